@@ -31,7 +31,7 @@ import yaml
 from thriftpy2.thrift import TException
 
 from walferry.embedded import processes
-from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
+from walferry.embedded.cluster import MiniCluster, Ports, boot, shut_down
 from walferry.embedded.demo_writer import ENDPOINTS, TABLES, await_load, start_writer
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
@@ -135,15 +135,15 @@ def main(
             )
 
 
-def addresses(cluster: Cluster) -> dict[str, str]:
+def addresses(cluster: MiniCluster) -> dict[str, str]:
     """As a spec names a cluster."""
     return {key: getattr(cluster.address, key) for key in ("zookeeper", "znode", "webhdfs", "rootdir", "thrift")}
 
 
 @contextmanager
-def booted(folder: Path) -> Iterator[tuple[Cluster, Cluster]]:
+def booted(folder: Path) -> Iterator[tuple[MiniCluster, MiniCluster]]:
     """A source of two region servers and a target, with Thrift."""
-    source, target = Cluster(folder / "source", Ports.free(2)), Cluster(folder / "target", Ports.free())
+    source, target = MiniCluster(folder / "source", Ports.free(2)), MiniCluster(folder / "target", Ports.free())
     boot(source, target)
     try:
         yield source, target
@@ -152,7 +152,7 @@ def booted(folder: Path) -> Iterator[tuple[Cluster, Cluster]]:
 
 
 @contextmanager
-def writing(folder: Path, source: Cluster, cells_per_second: int) -> Iterator[None]:
+def writing(folder: Path, source: MiniCluster, cells_per_second: int) -> Iterator[None]:
     """The demo's writer, in a process of its own, from the end of its loading on."""
     (folder / ENDPOINTS).write_text(json.dumps({"source": addresses(source)}))
     writer = start_writer(folder, ROWS, cells_per_second)
@@ -187,7 +187,7 @@ def following(folder: Path, spec: Path) -> Iterator[tuple[subprocess.Popen[bytes
 
 
 @contextmanager
-def probing(source: Cluster, target: Cluster) -> Iterator[Probes]:
+def probing(source: MiniCluster, target: MiniCluster) -> Iterator[Probes]:
     """Probes, from now on."""
     probes = Probes()
     threads = [threading.Thread(target=probes.put, args=(source.address, n), daemon=True) for n in range(PROBERS)]

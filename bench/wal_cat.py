@@ -23,7 +23,7 @@ from typing import Annotated
 import typer
 
 from walferry.embedded import tools
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import mutate
@@ -55,7 +55,7 @@ def main(
 ) -> None:
     """Measure, and print one line a program and the ratio of the medians."""
     with tempfile.TemporaryDirectory() as folder:
-        with Cluster.start(Path(folder) / "cluster", thrift=False) as cluster:
+        with MiniCluster.start(Path(folder) / "cluster", thrift=False) as cluster:
             small, large = (make_log(cluster, Path(folder), count) for count in (1, rows))
         size = large.path.stat().st_size
         print(f"{large.cells} cells, {size / 1e6:.1f} MB; Python {platform.python_version()}, {os.cpu_count()} cores")
@@ -81,7 +81,7 @@ def main(
               f"{(theirs - their_start) / (ours - our_start):.2f} times without the start of the process")  # fmt: skip
 
 
-def make_log(cluster: Cluster, folder: Path, rows: int) -> Log:
+def make_log(cluster: MiniCluster, folder: Path, rows: int) -> Log:
     """Write `rows` rows, close the log that holds them by a roll, and copy it below `folder`."""
     files = shared_files(cluster.address)
     root = cluster.address.root_path

@@ -34,7 +34,7 @@ from unit.formats.compressed_builder import Compressor, in_blocks
 from unit.formats.encrypted_builder import MASTER_KEY, encrypted_entry, encrypted_header
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.embedded import tools
-from walferry.embedded.cluster import Cluster, Ports
+from walferry.embedded.cluster import MiniCluster, Ports
 from walferry.formats.cells import encode_cell
 from walferry.formats.entries import entry_cells
 from walferry.formats.wal import WalReader
@@ -186,7 +186,7 @@ def process_seconds(command: list[str], settings: dict[str, str]) -> float:
 
 def printer(folder: Path) -> Callable[[Path], float]:
     """HBase's own reader, as seconds of a file."""
-    idle = Cluster(folder / "conf", Ports.free(), hbase_site=SITE)
+    idle = MiniCluster(folder / "conf", Ports.free(), hbase_site=SITE)
     idle._write_configuration()
 
     def taken(path: Path) -> float:

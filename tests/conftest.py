@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from booting import laid_out
 from outcome import pytest_sessionfinish as pytest_sessionfinish
 from walferry.embedded import processes
-from walferry.embedded.cluster import Cluster, boot, shut_down
+from walferry.embedded.cluster import MiniCluster, boot, shut_down
 from walferry.embedded.environment import Environment
 from walferry.settings import EmbeddedServers
 
@@ -73,7 +73,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
 
 
 @pytest.fixture(scope="session")
-def clusters(servers: Environment) -> Iterator[tuple[Cluster, Cluster]]:
+def clusters(servers: Environment) -> Iterator[tuple[MiniCluster, MiniCluster]]:
     """Source and target, booted side by side; the source has a second region server of its own process."""
     boot(servers.source, servers.target)
     yield servers.source, servers.target
@@ -81,12 +81,12 @@ def clusters(servers: Environment) -> Iterator[tuple[Cluster, Cluster]]:
 
 
 @pytest.fixture(scope="session")
-def source(clusters: tuple[Cluster, Cluster]) -> Cluster:
+def source(clusters: tuple[MiniCluster, MiniCluster]) -> MiniCluster:
     """The cluster that tables are moved from; shared by all tests, so each uses table names of its own."""
     return clusters[0]
 
 
 @pytest.fixture(scope="session")
-def target(clusters: tuple[Cluster, Cluster]) -> Cluster:
+def target(clusters: tuple[MiniCluster, MiniCluster]) -> MiniCluster:
     """The cluster that tables are moved to; shared by all tests, so each uses table names of its own."""
     return clusters[1]

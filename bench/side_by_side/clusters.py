@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
+from walferry.embedded.cluster import MiniCluster, Ports, boot, shut_down
 from walferry.hbase.client import HBaseClient
 from walferry.spark.clients import shared_files
 from walferry.storage import FileSystem
@@ -23,8 +23,8 @@ class Clusters:
     """Source and target, running, with a client for each."""
 
     folder: Path
-    source: Cluster
-    target: Cluster
+    source: MiniCluster
+    target: MiniCluster
     source_client: HBaseClient
     target_client: HBaseClient
 
@@ -63,8 +63,8 @@ class Clusters:
 @contextmanager
 def booted(folder: Path) -> Iterator[Clusters]:
     """Two fresh clusters in `folder`, stopped at the end."""
-    source = Cluster(folder / "source", Ports.free(SOURCE_SERVERS), False, _KEEP, hbase_heap=HEAP)
-    target = Cluster(folder / "target", Ports.free(), False, hbase_heap=HEAP)
+    source = MiniCluster(folder / "source", Ports.free(SOURCE_SERVERS), False, _KEEP, hbase_heap=HEAP)
+    target = MiniCluster(folder / "target", Ports.free(), False, hbase_heap=HEAP)
     boot(source, target)
     try:
         with HBaseClient(source.address) as source_client, HBaseClient(target.address) as target_client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from walferry.checks.validation import import_ahead
-from walferry.pipeline import Means, do
+from walferry.pipeline import PhaseContext, do
 from walferry.process import open_ledger, reports_folder
 from walferry.run.run import Run
 from walferry.spark.session import open_session
@@ -13,7 +13,7 @@ from walferry.spark.session import open_session
 if __name__ == "__main__":
     run_id, table = sys.argv[1:]
     with open_ledger(create=False) as book, Run(book, run_id) as run:
-        means = Means(spark=lambda: open_session(run_id), docs=reports_folder())
+        means = PhaseContext(spark=lambda: open_session(run_id), docs=reports_folder())
         do(run, "copy", table, means)
         import_ahead()  # a migration does so before its snapshots; here it would only compete with the copy
         do(run, "clone", table, means)

@@ -20,7 +20,7 @@ from walferry.errors import SidesDifferError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
-from walferry.pipeline import Means, do
+from walferry.pipeline import PhaseContext, do
 from walferry.replay.keeping import objects
 from walferry.run.run import Run
 from walferry.run.spec import Cluster as ClusterInSpec
@@ -55,7 +55,7 @@ class Ours:
         with Ledger.open(_ledger(folder)) as book:
             run_id = self._begin(book, data.table, "copy")
             with Run(book, run_id) as run:
-                means = Means(spark=_no_spark, docs=folder / "docs")
+                means = PhaseContext(spark=_no_spark, docs=folder / "docs")
                 for phase in ("plan", "protect", "fence"):
                     do(run, phase, "", means)
                 do(run, "snapshot", data.table, means)
@@ -104,7 +104,7 @@ class Ours:
         with Ledger.open(_ledger(folder)) as book:
             run_id = self._begin(book, data.table, "comparison")
             with Run(book, run_id) as run:
-                do(run, "fence", "", Means(spark=_no_spark, docs=folder / "docs"))
+                do(run, "fence", "", PhaseContext(spark=_no_spark, docs=folder / "docs"))
         done = self._run(folder, [str(_PROGRAM), "verify", run_id, "--json"], expected=(0, SidesDifferError.exit_code))
         (facts,) = json.loads(done.output)
         return replace(done, output=str(facts["differing_rows"]))

@@ -16,7 +16,7 @@ from bench.side_by_side.clusters import Clusters
 from bench.side_by_side.timing import Timed, timed
 
 from walferry.embedded import jars
-from walferry.embedded.cluster import JVM_FLAGS, Cluster
+from walferry.embedded.cluster import JVM_FLAGS, MiniCluster
 from walferry.errors import WalferryError
 
 TASKS = 2
@@ -103,7 +103,7 @@ class Rivals:
     def _inputs(self, paths: Sequence[str]) -> str:
         return _SEPARATOR.join(f"{self._clusters.source_hdfs}{path}" for path in paths)
 
-    def _job(self, cluster: Cluster, name: str, settings: dict[str, str], arguments: Sequence[str]) -> Timed:
+    def _job(self, cluster: MiniCluster, name: str, settings: dict[str, str], arguments: Sequence[str]) -> Timed:
         given = _MAPREDUCE | {"hadoop.tmp.dir": str(self._temporary)} | settings
         options = [f"-D{key}={value}" for key, value in given.items()]
         return self._program(cluster.mapreduce_classpath, name, [*options, *arguments])

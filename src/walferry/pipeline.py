@@ -61,7 +61,7 @@ OUTCOMES = {
 
 
 @dataclass(frozen=True)
-class Means:
+class PhaseContext:
     """What phases need besides their run."""
 
     spark: Callable[[], SparkSession]
@@ -78,30 +78,30 @@ class Means:
     """where those who repair rows wait for the replay of this process"""
 
 
-WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
-    "plan": lambda run, _, means: plan_run(run),
-    "protect": lambda run, _, means: protect.protect(run),
-    "fence": lambda run, _, means: cut.start_fence(run),
-    "snapshot": lambda run, table, means: copy.snapshot(run, table),
-    "copy": lambda run, table, means: copy.copy(run, means.spark, table),
-    "clone": lambda run, table, means: copy.clone(run, table),
-    "check_copy": lambda run, _, means: check_copy(run, means.docs),
-    "replay": lambda run, _, means: follower.follow(
-        run, means.spark(), partial(approval.heed_word, run), means.standstill
+WORK: Mapping[str, Callable[[Run, str, PhaseContext], object]] = {
+    "plan": lambda run, _, context: plan_run(run),
+    "protect": lambda run, _, context: protect.protect(run),
+    "fence": lambda run, _, context: cut.start_fence(run),
+    "snapshot": lambda run, table, context: copy.snapshot(run, table),
+    "copy": lambda run, table, context: copy.copy(run, context.spark, table),
+    "clone": lambda run, table, context: copy.clone(run, table),
+    "check_copy": lambda run, _, context: check_copy(run, context.docs),
+    "replay": lambda run, _, context: follower.follow(
+        run, context.spark(), partial(approval.heed_word, run), context.standstill
     ),
-    "approve": lambda run, _, means: approval.approve(run, means.by),
-    "write_stop": lambda run, _, means: approval.stop_writes(run, means.by, means.said_ms),
-    "end_fence": lambda run, _, means: cut.end_fence(run),
-    "drain": lambda run, _, means: rounds.drain(run, means.spark()),
-    "open_target": lambda run, _, means: open_target(run, means.spark, means.standstill),
-    "compare": lambda run, table, means: compare_last(run, means.spark, table, means.standstill),
-    "check_drain": lambda run, _, means: check_drain(run, means.docs),
-    "release": lambda run, _, means: protect.finish(
-        run, means.outcome or _outcome(run), require_silence if run.record.kind == "migration" else None
+    "approve": lambda run, _, context: approval.approve(run, context.by),
+    "write_stop": lambda run, _, context: approval.stop_writes(run, context.by, context.said_ms),
+    "end_fence": lambda run, _, context: cut.end_fence(run),
+    "drain": lambda run, _, context: rounds.drain(run, context.spark()),
+    "open_target": lambda run, _, context: open_target(run, context.spark, context.standstill),
+    "compare": lambda run, table, context: compare_last(run, context.spark, table, context.standstill),
+    "check_drain": lambda run, _, context: check_drain(run, context.docs),
+    "release": lambda run, _, context: protect.finish(
+        run, context.outcome or _outcome(run), require_silence if run.record.kind == "migration" else None
     ),
-    "replay_window": lambda run, _, means: window.replay_window(run, means.spark),
-    "pass": lambda run, _, means: verify_pair(run, means.spark),
-    "drain_sealed": lambda run, _, means: drain.drain_sealed(run, means.spark()),
+    "replay_window": lambda run, _, context: window.replay_window(run, context.spark),
+    "pass": lambda run, _, context: verify_pair(run, context.spark),
+    "drain_sealed": lambda run, _, context: drain.drain_sealed(run, context.spark()),
 }
 """What each phase of `run.phases` does; a phase by table does it for one table. All are idempotent."""
 
@@ -118,11 +118,11 @@ Ask = Callable[[str, Callable[[], None]], bool]
 """Asks a person a question. Until there is an answer, it calls the function every second or so, which may raise."""
 
 
-def do(run: Run, phase: str, subject: str, means: Means) -> None:
+def do(run: Run, phase: str, subject: str, context: PhaseContext) -> None:
     """Do one phase of a run, unless the ledger says that it is done. Raises KeyError for a phase of another kind."""
     known = phase_of(run.record.kind, phase)
     with losses(f"{phase} {subject}".strip()) if known.spark else nullcontext():
-        WORK[phase](run, subject, means)
+        WORK[phase](run, subject, context)
 
 
 def without_spark(phase: str) -> Callable[[], SparkSession]:
@@ -136,7 +136,7 @@ def without_spark(phase: str) -> Callable[[], SparkSession]:
     return refuse
 
 
-def do_through(run: Run, phase: str, last: str, means: Means) -> None:
+def do_through(run: Run, phase: str, last: str, context: PhaseContext) -> None:
     """Do a phase of the whole run and those that follow it, up to `last`, in this process.
 
     An error in one that follows is only logged, since the phase itself is done: whoever does the others one by one, as
@@ -145,11 +145,11 @@ def do_through(run: Run, phase: str, last: str, means: Means) -> None:
     names = [known.name for known in phases_of(run.record.kind)]
     following = names[names.index(phase) + 1 : names.index(last) + 1]
     open_clients(run)
-    with compared_ahead(run, means.spark, means.standstill), copied_again(run, means.standstill):
-        do(run, phase, "", means)
+    with compared_ahead(run, context.spark, context.standstill), copied_again(run, context.standstill):
+        do(run, phase, "", context)
     try:
         with watched(run):
-            _do_all(run, following, means)
+            _do_all(run, following, context)
     except WalferryError as error:
         log.warning("%s; whoever does the phases after %s one by one goes on from here", error, phase)
 
@@ -161,15 +161,15 @@ def open_clients(run: Run) -> None:
         import_ahead()  # not in the write stop
 
 
-def _do_all(run: Run, phases: Sequence[str], means: Means) -> None:
+def _do_all(run: Run, phases: Sequence[str], context: PhaseContext) -> None:
     """Do phases in their order, of a phase by table some tables at once; those that wait for a person are left out."""
     tables = [pair.source for pair in run.tables]
     todo = [(phase.name, subject) for phase, subject in steps(run.record.kind, tables) if not phase.waits_for]
     for name, same in groupby((step for step in todo if step[0] in phases), key=lambda step: step[0]):
-        _do_for_each(run, name, [subject for _, subject in same], means)
+        _do_for_each(run, name, [subject for _, subject in same], context)
 
 
-def migrate(run: Run, ask: Ask, means: Means) -> None:
+def migrate(run: Run, ask: Ask, context: PhaseContext) -> None:
     """Run all phases that are not done yet; replay goes on while a person is asked.
 
     Transient failures are retried a bounded number of times, each time from what the ledger says.
@@ -180,20 +180,20 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
     open_clients(run)
     with protect.tended(run):
         for phase, subject in todo[:begin]:
-            _do_again(run, phase.name, subject, means)
-        with compared_ahead(run, means.spark, means.standstill), copied_again(run, means.standstill):
-            _follow(run, ask, means)
+            _do_again(run, phase.name, subject, context)
+        with compared_ahead(run, context.spark, context.standstill), copied_again(run, context.standstill):
+            _follow(run, ask, context)
         with watched(run):
-            _do_all(run, names[end:-1], means)
+            _do_all(run, names[end:-1], context)
     release, subject = todo[-1]  # after what keeps the log has stopped
-    _do_again(run, release.name, subject, means)
+    _do_again(run, release.name, subject, context)
 
 
-def _do_again(run: Run, phase: str, subject: str, means: Means) -> None:
-    retried(lambda: do(run, phase, subject, means))
+def _do_again(run: Run, phase: str, subject: str, context: PhaseContext) -> None:
+    retry_work(lambda: do(run, phase, subject, context))
 
 
-def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) -> None:
+def _do_for_each(run: Run, phase: str, subjects: Sequence[str], context: PhaseContext) -> None:
     """Do a phase for several subjects, some at once. Raises the first error once no other one is at work.
 
     Ctrl-C does not wait for those: no other one is begun, and they end with the process.
@@ -207,7 +207,7 @@ def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) ->
             except IndexError:
                 return
             try:
-                _do_again(run, phase, subject, means)
+                _do_again(run, phase, subject, context)
             except BaseException:
                 waiting.clear()
                 raise
@@ -229,11 +229,11 @@ def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) ->
         raise errors[0]
 
 
-def _follow(run: Run, ask: Ask, means: Means) -> None:
+def _follow(run: Run, ask: Ask, context: PhaseContext) -> None:
     """Replay until writes have stopped; meanwhile wait for the gate and ask for approval and for the write stop."""
     if all(run.ledger.phases.facts(phase) is not None for phase in ("replay", "approve", "write_stop")):
         return
-    spark = means.spark()  # in this thread: a failure ends the command at once
+    spark = context.spark()  # in this thread: a failure ends the command at once
     failures: list[BaseException] = []
     interrupted = threading.Event()
 
@@ -244,8 +244,8 @@ def _follow(run: Run, ask: Ask, means: Means) -> None:
     def replay() -> None:
         try:
             with losses("replay"):
-                retried(
-                    lambda: follower.follow(run, spark, look, means.standstill),
+                retry_work(
+                    lambda: follower.follow(run, spark, look, context.standstill),
                     progress=lambda: run.ledger.rounds.totals().rounds,
                 )
         except BaseException as error:
@@ -320,7 +320,7 @@ class NotApprovedError(WalferryError):
     """A person answered no to the cutover; the question is asked again."""
 
 
-def retried(work: Callable[[], object], progress: Callable[[], object] = lambda: None) -> None:
+def retry_work(work: Callable[[], object], progress: Callable[[], object] = lambda: None) -> None:
     """Repeat work after transient failures, a few times, with growing pauses.
 
     The count restarts when the result of `progress` has changed since the last failure: long work has many failures.

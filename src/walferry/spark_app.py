@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from walferry.errors import UsageError
-from walferry.pipeline import Means, do, do_through
+from walferry.pipeline import PhaseContext, do, do_through
 from walferry.process import reports_folder, run_app
 from walferry.run.phases import phases_of, subjects
 from walferry.run.run import Run
@@ -30,7 +30,7 @@ def main(
 
     def work(run: Run) -> None:
         require_job(run, phase, table)
-        means = Means(opened_once(f"{run_id} {phase} {table}".strip()), reports_folder() / "data_docs")
+        means = PhaseContext(opened_once(f"{run_id} {phase} {table}".strip()), reports_folder() / "data_docs")
         if through:
             require_follows(run, phase, through)
             do_through(run, phase, through, means)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import requests
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 
@@ -18,7 +18,7 @@ CHUNK, SUM, HEADER = 512, 4, 7
 PATIENCE_S = 60.0
 
 
-def folder_of(cluster: Cluster, name: str) -> str:
+def folder_of(cluster: MiniCluster, name: str) -> str:
     """Where a region server, by the name of its process, keeps its logs, as WebHDFS names it."""
     port = cluster.ports.region_servers[int(name.rpartition("-")[2])]
     with HBaseClient(cluster.address) as client:
@@ -26,7 +26,7 @@ def folder_of(cluster: Cluster, name: str) -> str:
     return f"{cluster.address.webhdfs}/webhdfs/v1/hbase/WALs/{server}"
 
 
-def newest(cluster: Cluster, folder: str) -> Path:
+def newest(cluster: MiniCluster, folder: str) -> Path:
     """The replica of the last block of a server's newest log."""
     user = {"user.name": "hbase"}
     listed = requests.get(folder, params={"op": "LISTSTATUS", **user}, timeout=30).json()["FileStatuses"]["FileStatus"]
@@ -37,7 +37,7 @@ def newest(cluster: Cluster, folder: str) -> Path:
     return replica
 
 
-def await_bytes(cluster: Cluster, folder: str, least_bytes: int) -> None:
+def await_bytes(cluster: MiniCluster, folder: str, least_bytes: int) -> None:
     """Wait until the newest log has so many bytes; it is rolled every few seconds."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from chaos.schedule import Operation
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 
@@ -19,7 +19,7 @@ CLOSE_S = 15.0
 class Operator:
     """A thread that does the operations of a schedule, one after the other; one that fails, fails."""
 
-    def __init__(self, cluster: Cluster, tables: Sequence[str], operations: Sequence[Operation]) -> None:
+    def __init__(self, cluster: MiniCluster, tables: Sequence[str], operations: Sequence[Operation]) -> None:
         self._cluster, self._tables, self._operations = cluster, tables, operations
         self._ended = threading.Event()
         self.did: Counter[str] = Counter()

@@ -26,8 +26,8 @@ from chaos.verdict import Verdict, judge
 from chaos.world import World, end_marked, marked
 from chaos.writer import FAMILIES, STOP_FILE, row_key
 from walferry.embedded import processes
-from walferry.embedded.cluster import Cluster
-from walferry.embedded.processes import Server
+from walferry.embedded.cluster import MiniCluster
+from walferry.embedded.processes import ServerProcess
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import TableStateError
@@ -190,7 +190,7 @@ class ChaosRun:
             self.result.operations = operator.did.total() + at_target.did.total()
             self.result.faults, self.result.missed = len(faults.done), len(faults.missed)
 
-    def _follow(self, moments: Moments, faults: Faults, writer: Server) -> None:
+    def _follow(self, moments: Moments, faults: Faults, writer: ServerProcess) -> None:
         """Start the command, answer its questions and resume it whenever it has ended, until the run is done."""
         futile, reached, due, question = 0, progress(self._ledger), 0.0, None
         self._start()
@@ -242,7 +242,7 @@ class ChaosRun:
             self._asking = Command(self._folder, 100 + self._asked, arguments, self._environment())
         return False
 
-    def _stop_writing(self, faults: Faults, writer: Server) -> None:
+    def _stop_writing(self, faults: Faults, writer: ServerProcess) -> None:
         """Return when it is true that writes have stopped: nothing of them waits in a suspended server either."""
         (self._folder / STOP_FILE).touch()
         deadline = time.monotonic() + WRITER_SECONDS
@@ -303,7 +303,7 @@ class ChaosRun:
             if command is not None:
                 command.end()
 
-    def _start_writer(self) -> Server:
+    def _start_writer(self) -> ServerProcess:
         facts = {
             "source": cluster_keys(self._world.source), "tables": list(self.tables), "seed": self._schedule.seed,
             "mode": self._schedule.mode,
@@ -333,7 +333,7 @@ class ChaosRun:
         return f"the command's last words: {words}{'; ' if sides else ''}{sides}"
 
 
-def cluster_keys(cluster: Cluster) -> dict[str, Any]:
+def cluster_keys(cluster: MiniCluster) -> dict[str, Any]:
     """The keys of a spec's `source` or `target`."""
     address = cluster.address
     return {name: getattr(address, name) for name in ("zookeeper", "znode", "webhdfs", "rootdir")}

@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 from chaos import journal
 from chaos.book import Book, Reader
 from chaos.writer import OLD
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.client import HBaseClient
 
 SHOWN = 5
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def judge(
-    source: Cluster, target: Cluster, tables: Mapping[str, str], folder: Path, ledger: Book, lost: bool = False
+    source: MiniCluster, target: MiniCluster, tables: Mapping[str, str], folder: Path, ledger: Book, lost: bool = False
 ) -> Verdict:
     """Judge a run that has ended: both sides, the journal in `folder`, the ledger, and what is left on the clusters.
 
@@ -90,7 +90,7 @@ def judge(
     return verdict
 
 
-def content(cluster: Cluster, table: str) -> Content:
+def content(cluster: MiniCluster, table: str) -> Content:
     """All that HBase's Thrift server shows of a table."""
     host, _, port = str(cluster.address.thrift).rpartition(":")
     with closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:
@@ -173,7 +173,7 @@ def audit_faults(book: Reader) -> list[str]:
     return [] if count else ["the audit trail is empty"]
 
 
-def left_behind(side: str, cluster: Cluster) -> list[str]:
+def left_behind(side: str, cluster: MiniCluster) -> list[str]:
     """What walferry has left on a cluster: peers, snapshots, leases, marks, staged files."""
     found: list[str] = []
     with HBaseClient(cluster.address) as client:

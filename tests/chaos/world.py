@@ -18,7 +18,7 @@ from booting import QUICK, QUICK_SITE
 from chaos.book import Postgresql
 from chaos.schedule import SIDES, Side, Store
 from walferry.embedded import processes
-from walferry.embedded.cluster import STORAGE, Cluster, Ports, boot
+from walferry.embedded.cluster import STORAGE, MiniCluster, Ports, boot
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import TableNotFoundError
@@ -37,7 +37,7 @@ REPAIR_S = 45.0
 BOOT_S = 20.0
 
 
-def names_of(victim: str, cluster: Cluster) -> list[str]:
+def names_of(victim: str, cluster: MiniCluster) -> list[str]:
     """The servers of a cluster that a victim of the schedule means, in the order in which they start."""
     what = victim.partition(" ")[2]
     if what == "server":
@@ -52,8 +52,8 @@ class World:
     `tables`: of the present run, which are to be served.
     """
 
-    source: Cluster
-    target: Cluster
+    source: MiniCluster
+    target: MiniCluster
     postgresql: Postgresql | None = None
     """where ledgers are; None: each in a file"""
     tables: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class World:
     restarts: list[str] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def cluster(self, side: Side) -> Cluster:
+    def cluster(self, side: Side) -> MiniCluster:
         return self.source if side == "source" else self.target
 
     def kill(self, side: Side, names: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ class Keeper:
 
 
 @contextmanager
-def booted(folder: Path, store: Store = "sqlite", kind: type[Cluster] = Cluster) -> Iterator[World]:
+def booted(folder: Path, store: Store = "sqlite", kind: type[MiniCluster] = MiniCluster) -> Iterator[World]:
     """Two clusters of two region servers each, at least one of which has a process of its own, and PostgreSQL if the
     ledger is to be there; stopped at the end."""
     os.environ.update(QUICK)
@@ -212,7 +212,7 @@ def booted(folder: Path, store: Store = "sqlite", kind: type[Cluster] = Cluster)
 
 
 @contextmanager
-def kept(source: Cluster, target: Cluster, postgresql: Postgresql | None = None) -> Iterator[World]:
+def kept(source: MiniCluster, target: MiniCluster, postgresql: Postgresql | None = None) -> Iterator[World]:
     """Clusters that are running, with a keeper; nothing of them is suspended at the end."""
     world = World(source, target, postgresql)
     keeper = Keeper(world)

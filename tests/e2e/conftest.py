@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.environment import Environment
 from walferry.embedded.spark import SparkCluster
 from walferry.hbase.client import HBaseClient
@@ -32,7 +32,7 @@ VARIABLES = {
 
 
 @pytest.fixture(scope="package")
-def environment(servers: Environment, clusters: tuple[Cluster, Cluster]) -> Iterator[Environment]:
+def environment(servers: Environment, clusters: tuple[MiniCluster, MiniCluster]) -> Iterator[Environment]:
     """What `make up` boots, with Airflow."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in VARIABLES.items():
@@ -55,7 +55,7 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
 
 
 @pytest.fixture(scope="package", autouse=True)
-def two_windows(clusters: tuple[Cluster, Cluster]) -> Iterator[Future[datetime]]:
+def two_windows(clusters: tuple[MiniCluster, MiniCluster]) -> Iterator[Future[datetime]]:
     """The border between two windows, with edits of WINDOWED on both sides of it. Written beside the other tests:
     by the time they have ended, so have both windows, and nobody waits for the clock."""
     source, target = clusters

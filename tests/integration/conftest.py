@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
@@ -40,14 +40,14 @@ def shared_clients() -> Iterator[list[HBaseClient]]:
 
 
 @pytest.fixture(scope="session")
-def at_source(source: Cluster) -> Iterator[HBaseClient]:
+def at_source(source: MiniCluster) -> Iterator[HBaseClient]:
     """A client of the source."""
     with HBaseClient(source.address) as client:
         yield client
 
 
 @pytest.fixture
-def victim(source: Cluster, at_source: HBaseClient) -> Iterator[Server]:
+def victim(source: MiniCluster, at_source: HBaseClient) -> Iterator[Server]:
     """The region server that may be killed; a new one stands in its place afterwards."""
     port = source.ports.region_servers[1]
     before = next(server for server in at_source.servers() if server.port == port)

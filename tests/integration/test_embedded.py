@@ -18,26 +18,26 @@ import pytest
 import requests
 
 from walferry.embedded import tools
-from walferry.embedded.cluster import Cluster, Ports
-from walferry.embedded.demo_writer import TABLES, Writer, read_count
+from walferry.embedded.cluster import MiniCluster, Ports
+from walferry.embedded.demo_writer import TABLES, DemoWriter, read_count
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 
 pytestmark = pytest.mark.cluster
 
 
-def connect(cluster: Cluster) -> happybase.Connection:
+def connect(cluster: MiniCluster) -> happybase.Connection:
     host, port = str(cluster.address.thrift).split(":")
     return happybase.Connection(host, int(port))
 
 
-def list_folder(cluster: Cluster, path: str) -> list[dict[str, object]]:
+def list_folder(cluster: MiniCluster, path: str) -> list[dict[str, object]]:
     answer = requests.get(f"{cluster.address.webhdfs}/webhdfs/v1{path}?op=LISTSTATUS", timeout=30)
     answer.raise_for_status()
     return list(answer.json()["FileStatuses"]["FileStatus"])
 
 
-def closed_logs(cluster: Cluster) -> list[str]:
+def closed_logs(cluster: MiniCluster) -> list[str]:
     """Roll the logs of all region servers and return those that were written to just before."""
     before = {newest_log(cluster, folder) for folder in list_folder(cluster, "/hbase/WALs")}
     with HBaseClient(cluster.address) as client:
@@ -47,20 +47,20 @@ def closed_logs(cluster: Cluster) -> list[str]:
     return [f"/hbase/oldWALs/{Path(path).name}" if Path(path).name in archived else path for path in sorted(before)]
 
 
-def newest_log(cluster: Cluster, folder: dict[str, object]) -> str:
+def newest_log(cluster: MiniCluster, folder: dict[str, object]) -> str:
     parent = f"/hbase/WALs/{folder['pathSuffix']}"
     names = [str(status["pathSuffix"]) for status in list_folder(cluster, parent)]
     newest = max((name for name in names if ".meta" not in name), key=lambda name: int(name.rpartition(".")[2]))
     return f"{parent}/{newest}"
 
 
-def logged_actions(cluster: Cluster, *tables: str) -> list[dict[str, Any]]:
+def logged_actions(cluster: MiniCluster, *tables: str) -> list[dict[str, Any]]:
     """What HBase's own printer finds about the tables in the logs that are open now."""
     entries = [entry for file in closed_logs(cluster) for entry in tools.print_wal(cluster, file)]
     return [action for entry in entries if entry["table"]["nameAsString"] in tables for action in entry["actions"]]
 
 
-def test_what_thrift_writes_stands_in_a_log_that_hbases_own_printer_reads(source: Cluster) -> None:
+def test_what_thrift_writes_stands_in_a_log_that_hbases_own_printer_reads(source: MiniCluster) -> None:
     connection = connect(source)
     connection.create_table("embedded_log", {"f": {"max_versions": 3}})
     connection.table("embedded_log").put(b"row-1", {b"f:q": b"value"})
@@ -69,11 +69,11 @@ def test_what_thrift_writes_stands_in_a_log_that_hbases_own_printer_reads(source
 
 
 def test_the_writer_logs_every_kind_of_mutation_and_stops_when_its_tables_refuse_writes(
-    source: Cluster, tmp_path: Path
+    source: MiniCluster, tmp_path: Path
 ) -> None:
     status = tmp_path / "writer.json"
     with HBaseClient(source.address) as client:
-        writer = Writer(client, source.address, status)
+        writer = DemoWriter(client, source.address, status)
         writer.create_tables()
         writer.load(2_000)
         assert len(client.regions("shop:orders")) == 4
@@ -101,13 +101,13 @@ def test_the_writer_logs_every_kind_of_mutation_and_stops_when_its_tables_refuse
     assert kinds >= {"Put", "Delete", "DeleteColumn", "DeleteFamily", "DeleteFamilyVersion"}
 
 
-def test_source_and_target_are_two_clusters(source: Cluster, target: Cluster) -> None:
+def test_source_and_target_are_two_clusters(source: MiniCluster, target: MiniCluster) -> None:
     connect(target).create_table("embedded_only_here", {"f": {}})
     assert b"embedded_only_here" in connect(target).tables()
     assert b"embedded_only_here" not in connect(source).tables()
 
 
-def test_the_source_has_as_many_region_servers_as_asked_for(source: Cluster) -> None:
+def test_the_source_has_as_many_region_servers_as_asked_for(source: MiniCluster) -> None:
     # By ZooKeeper, not by the folders of WALs: a server that was restarted and has no region yet has none.
     with HBaseClient(source.address) as client:
         assert sorted(server.port for server in client.servers()) == sorted(source.ports.region_servers)
@@ -140,7 +140,7 @@ def test_no_server_outlives_kill_9_of_its_parent_and_the_next_start_finds_the_da
         time.sleep(0.2)
     assert not is_running(pid)
 
-    with Cluster(tmp_path / "cluster", Ports.free()) as cluster:
+    with MiniCluster(tmp_path / "cluster", Ports.free()) as cluster:
         cluster.start_hdfs()
         cluster.await_ready("hdfs")
         answer = requests.get(f"{cluster.address.webhdfs}/webhdfs/v1/kept?op=OPEN", timeout=30)
@@ -158,4 +158,4 @@ def is_running(pid: int) -> bool:
 
 def test_a_server_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(WalferryError, match=r"(?s)hdfs ended .*hdfs\.log.*Invalid size prefix"):
-        Cluster.start(tmp_path / "cluster", hdfs_site={"dfs.namenode.fs-limits.max-component-length": "many"})
+        MiniCluster.start(tmp_path / "cluster", hdfs_site={"dfs.namenode.fs-limits.max-component-length": "many"})

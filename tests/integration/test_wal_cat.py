@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from walferry.embedded import jars
-from walferry.embedded.cluster import JVM_FLAGS, Cluster
+from walferry.embedded.cluster import JVM_FLAGS, MiniCluster
 from walferry.hbase import mutate
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -38,7 +38,7 @@ def unescaped(text: str) -> bytes:
     return re.sub(rb"\\x([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), text.encode("latin-1"))
 
 
-def by_hbase(cluster: Cluster, path: str) -> list[tuple[Any, ...]]:
+def by_hbase(cluster: MiniCluster, path: str) -> list[tuple[Any, ...]]:
     """The cells that WALPrettyPrinter reads. It prints no tags, and fails at the end of files without a trailer."""
     main = "org.apache.hadoop.hbase.wal.WALPrettyPrinter"
     command = [jars.java(), *JVM_FLAGS, "-cp", cluster.classpath, main, "-j", "-p", path]
@@ -70,7 +70,7 @@ def comparable(cell: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("name", "code"), [("closed.wal", 0), ("killed.wal", 3)])
-def test_a_kept_file_reads_as_hbase_reads_it(source: Cluster, name: str, code: int) -> None:
+def test_a_kept_file_reads_as_hbase_reads_it(source: MiniCluster, name: str, code: int) -> None:
     path = FIXTURES / name
     exit_code, cells = printed(str(path))
     assert exit_code == code
@@ -78,12 +78,14 @@ def test_a_kept_file_reads_as_hbase_reads_it(source: Cluster, name: str, code: i
 
 
 @pytest.fixture
-def client(source: Cluster) -> Iterator[HBaseClient]:
+def client(source: MiniCluster) -> Iterator[HBaseClient]:
     with HBaseClient(source.address) as client:
         yield client
 
 
-def test_a_log_reads_the_same_while_it_is_written_and_when_it_is_closed(source: Cluster, client: HBaseClient) -> None:
+def test_a_log_reads_the_same_while_it_is_written_and_when_it_is_closed(
+    source: MiniCluster, client: HBaseClient
+) -> None:
     table = "wal_cat"
     client.create_table(table, {"f": {"VERSIONS": "3"}, "g": {}}, [])
     server = client.regions(table)[0].server

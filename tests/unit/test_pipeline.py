@@ -19,7 +19,7 @@ from walferry.cutover import approval
 from walferry.errors import GapError, GateShutError, TransientError, UsageError
 from walferry.ledger import Ledger, QuarantineItem
 from walferry.ledger.rows import RunKind
-from walferry.pipeline import WORK, Means, do, migrate, retried
+from walferry.pipeline import WORK, PhaseContext, do, migrate, retry_work
 from walferry.refusals import RefusalKind
 from walferry.replay.keeping import protect
 from walferry.replay.rounds import follower
@@ -53,8 +53,8 @@ def session() -> Session:
 
 
 @pytest.fixture
-def means(session: Session, tmp_path: Path) -> Means:
-    return Means(lambda: session, tmp_path)  # type: ignore[arg-type, return-value]
+def means(session: Session, tmp_path: Path) -> PhaseContext:
+    return PhaseContext(lambda: session, tmp_path)  # type: ignore[arg-type, return-value]
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def order(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The phases in the order in which they were done; their work is left out, their places in the ledger are not."""
     done: list[str] = []
 
-    def quick(name: str) -> Callable[[Run, str, Means], object]:
-        def work(run: Run, subject: str, means: Means) -> object:
+    def quick(name: str) -> Callable[[Run, str, PhaseContext], object]:
+        def work(run: Run, subject: str, means: PhaseContext) -> object:
             done.append(name)
             return run.once(name, lambda: {"at_ms": None} if name == "open_target" else {}, subject)
 
@@ -93,18 +93,18 @@ def test_each_phase_of_each_kind_of_run_has_one_function_and_no_function_is_left
     assert WORK.keys() == names
 
 
-def test_a_phase_that_the_kind_of_run_does_not_have_is_refused(run: Run, means: Means) -> None:
+def test_a_phase_that_the_kind_of_run_does_not_have_is_refused(run: Run, means: PhaseContext) -> None:
     with pytest.raises(KeyError, match="a run of kind migration has no phase replay_window"):
         do(run, "replay_window", "", means)
 
 
-def test_release_is_refused_by_the_ledger_whoever_asks_for_it(run: Run, means: Means) -> None:
+def test_release_is_refused_by_the_ledger_whoever_asks_for_it(run: Run, means: PhaseContext) -> None:
     with pytest.raises(PhaseNotReadyError, match="check_drain is not done in the ledger"):
         do(run, "release", "", means)
     assert run.ledger.record.state == "running"
 
 
-def test_a_migration_does_its_phases_in_order(run: Run, means: Means, order: list[str]) -> None:
+def test_a_migration_does_its_phases_in_order(run: Run, means: PhaseContext, order: list[str]) -> None:
     migrate(run, lambda question, at_work: True, means)
     expected = [phase.name for phase, _ in steps("migration", [pair.source for pair in run.tables])]
     assert order == [name for name in expected if name not in ("approve", "write_stop")]
@@ -115,12 +115,12 @@ def test_a_migration_does_its_phases_in_order(run: Run, means: Means, order: lis
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_in_the_write_stop_tables_are_compared_beside_each_other(
-    fails: bool, tmp_path: Path, means: Means, order: list[str], monkeypatch: pytest.MonkeyPatch
+    fails: bool, tmp_path: Path, means: PhaseContext, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [{"source": name, "target": name} for name in "abcdef"]
     together, ended = threading.Barrier(pipeline.TABLES_AT_ONCE), list[str]()
 
-    def compare(run: Run, table: str, means: Means) -> object:
+    def compare(run: Run, table: str, means: PhaseContext) -> object:
         if table in "abcd":
             together.wait(20)
         if fails and table == "b":
@@ -143,13 +143,13 @@ def test_in_the_write_stop_tables_are_compared_beside_each_other(
 
 
 def test_who_interrupts_the_comparisons_in_the_write_stop_is_not_kept_waiting_and_no_other_one_begins(
-    tmp_path: Path, means: Means, order: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, means: PhaseContext, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [{"source": name, "target": name} for name in "abcdef"]
     together, may_end = threading.Barrier(pipeline.TABLES_AT_ONCE), threading.Event()
     begun, ended = list[str](), threading.Semaphore(0)
 
-    def compare(run: Run, table: str, means: Means) -> object:
+    def compare(run: Run, table: str, means: PhaseContext) -> object:
         def work() -> dict[str, Any]:
             begun.append(table)
             together.wait(20)
@@ -184,7 +184,7 @@ def test_who_interrupts_the_comparisons_in_the_write_stop_is_not_kept_waiting_an
 
 
 def test_replay_goes_on_while_a_question_waits_and_each_question_is_seen_as_a_phase_that_waits(
-    run: Run, means: Means, order: list[str]
+    run: Run, means: PhaseContext, order: list[str]
 ) -> None:
     seen = []
 
@@ -201,7 +201,7 @@ def test_replay_goes_on_while_a_question_waits_and_each_question_is_seen_as_a_ph
     ]
 
 
-def test_the_write_stop_counts_from_the_answer(run: Run, means: Means, order: list[str]) -> None:
+def test_the_write_stop_counts_from_the_answer(run: Run, means: PhaseContext, order: list[str]) -> None:
     answered = []
 
     def ask(question: str, at_work: Callable[[], None]) -> bool:
@@ -215,7 +215,7 @@ def test_the_write_stop_counts_from_the_answer(run: Run, means: Means, order: li
     assert facts["by"] == run.actor
 
 
-def test_who_says_no_is_asked_again(run: Run, means: Means, order: list[str]) -> None:
+def test_who_says_no_is_asked_again(run: Run, means: PhaseContext, order: list[str]) -> None:
     answers = iter([False, True, False, True])
     migrate(run, lambda question, at_work: next(answers), means)
     assert list(answers) == []
@@ -234,7 +234,7 @@ def interrupted(question: str, at_work: Callable[[], None]) -> bool:
 
 
 def test_a_replay_that_fails_ends_the_question(
-    run: Run, means: Means, session: Session, order: list[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, means: PhaseContext, session: Session, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def follow(run: Run, spark: object, look: Callable[[], object], *_: object) -> None:
         raise GapError("a file is gone", file="f")
@@ -247,7 +247,7 @@ def test_a_replay_that_fails_ends_the_question(
 
 
 def test_who_interrupts_a_question_interrupts_the_replay(
-    run: Run, means: Means, session: Session, order: list[str]
+    run: Run, means: PhaseContext, session: Session, order: list[str]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         migrate(run, interrupted, means)
@@ -257,7 +257,7 @@ def test_who_interrupts_a_question_interrupts_the_replay(
 
 
 def test_a_jvm_that_has_ended_is_named_and_hides_no_other_error(
-    run: Run, means: Means, session: Session, order: list[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, means: PhaseContext, session: Session, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
         raise ConnectionRefusedError(111, "Connection refused")  # as Py4J says it, outside of jobs
@@ -279,11 +279,11 @@ def test_failures_of_long_work_count_anew_when_it_has_come_further(monkeypatch: 
         if len(tries) < 12:
             raise TransientError("a region moved")
 
-    retried(work, progress=lambda: len(tries) // 2)
+    retry_work(work, progress=lambda: len(tries) // 2)
     assert len(tries) == 12
     tries.clear()
     with pytest.raises(TransientError):
-        retried(work)
+        retry_work(work)
     assert len(tries) == 4
 
 
@@ -308,7 +308,7 @@ def ready_to_replay(run: Run) -> None:
         run.once(phase.name, dict, subject)
 
 
-def test_one_process_goes_on_from_the_replay_to_the_last_check(run: Run, means: Means, order: list[str]) -> None:
+def test_one_process_goes_on_from_the_replay_to_the_last_check(run: Run, means: PhaseContext, order: list[str]) -> None:
     ready_to_replay(run)
     say(run)
     pipeline.WORK["replay"] = lambda run, _, means: follower.follow(  # type: ignore[index]
@@ -320,13 +320,13 @@ def test_one_process_goes_on_from_the_replay_to_the_last_check(run: Run, means: 
 
 
 def test_what_fails_after_the_replay_is_left_to_others(
-    run: Run, means: Means, order: list[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, means: PhaseContext, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready_to_replay(run)
     say(run)
     run.once("write_stop", dict)
 
-    def drain(run: Run, subject: str, means: Means) -> object:
+    def drain(run: Run, subject: str, means: PhaseContext) -> object:
         raise GapError("a file is gone", file="f")
 
     monkeypatch.setitem(pipeline.WORK, "drain", drain)

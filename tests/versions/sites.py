@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from walferry.embedded.cluster import HOST, Cluster
+from walferry.embedded.cluster import HOST, MiniCluster
 
 STORE = Path(__file__).parents[1] / "fixtures" / "wal" / "keys.jceks"
 STORE_URI = f"jceks://{STORE}?password=fixture"
 SPREAD, ENCRYPTED = "multiwal", "encrypted"
 
 
-def _spread(cluster: Cluster) -> dict[str, str]:
+def _spread(cluster: MiniCluster) -> dict[str, str]:
     """Several WALs per server, apart from the root folder, archived by server, with dictionaries and packed values."""
     return {
         # A table may have a smaller MAX_FILESIZE than the target's master accepts.
@@ -28,7 +28,7 @@ def _spread(cluster: Cluster) -> dict[str, str]:
     }
 
 
-def _encrypted(cluster: Cluster) -> dict[str, str]:
+def _encrypted(cluster: MiniCluster) -> dict[str, str]:
     """Encrypted WALs; HBase then compresses nothing in them."""
     return {
         "hbase.crypto.keyprovider": "org.apache.hadoop.hbase.io.crypto.KeyStoreKeyProvider",
@@ -38,5 +38,5 @@ def _encrypted(cluster: Cluster) -> dict[str, str]:
     }
 
 
-SITES: Mapping[str, Callable[[Cluster], dict[str, str]]] = {SPREAD: _spread, ENCRYPTED: _encrypted}
+SITES: Mapping[str, Callable[[MiniCluster], dict[str, str]]] = {SPREAD: _spread, ENCRYPTED: _encrypted}
 """by the name of the tests' parameter"""

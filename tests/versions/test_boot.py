@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from walferry.embedded import jars, tools
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.client import HBaseClient
 
 pytestmark = pytest.mark.cluster
@@ -20,7 +20,7 @@ ROWS = [b"row-%d" % number for number in range(50)]
 
 @pytest.mark.parametrize("version", jars.VERSIONS)
 def test_it_serves_tables_writes_logs_and_stops(version: str, tmp_path: Path) -> None:
-    with Cluster.start(tmp_path / "cluster", region_servers=2, version=version) as cluster:
+    with MiniCluster.start(tmp_path / "cluster", region_servers=2, version=version) as cluster:
         pids = list(cluster.pids.values())
         assert sorted(cluster.pids) == ["hbase", "hdfs", "regionserver-1", "thrift"]
         with HBaseClient(cluster.address) as client:
@@ -35,7 +35,7 @@ def test_it_serves_tables_writes_logs_and_stops(version: str, tmp_path: Path) ->
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
-def write_by_thrift(cluster: Cluster) -> None:
+def write_by_thrift(cluster: MiniCluster) -> None:
     host, port = str(cluster.address.thrift).split(":")
     connection = happybase.Connection(host, int(port))
     table = connection.table("booted")
@@ -45,7 +45,7 @@ def write_by_thrift(cluster: Cluster) -> None:
     connection.close()
 
 
-def rows_in_logs(cluster: Cluster) -> set[str]:
+def rows_in_logs(cluster: MiniCluster) -> set[str]:
     """The rows that the version's own printer finds in its logs, once they are closed."""
     before = set(wals(cluster, "/hbase/WALs"))
     with HBaseClient(cluster.address) as client:
@@ -60,7 +60,7 @@ def rows_in_logs(cluster: Cluster) -> set[str]:
     return found
 
 
-def wals(cluster: Cluster, folder: str) -> list[str]:
+def wals(cluster: MiniCluster, folder: str) -> list[str]:
     """Paths of the files in a folder and those below it."""
     answer = requests.get(f"{cluster.address.webhdfs}/webhdfs/v1{folder}?op=LISTSTATUS", timeout=30)
     answer.raise_for_status()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from integration.migration.moves import begin, content, copy_tables, make_spec, run_of, spark, unique
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.refusals import RefusalKind
@@ -19,7 +19,7 @@ FAMILIES = {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}}
 
 @pytest.mark.parametrize("servers", ["1.7.2"], indirect=True)
 def test_tables_that_begin_anew_are_held_and_what_happens_to_others_every_day_is_not_taken_for_that(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     truncated, restored, cloned, other = tables = [unique() for _ in range(4)]
     with HBaseClient(source.address) as here:

@@ -20,7 +20,7 @@ import yaml
 from integration.migration.command import walferry
 from integration.migration.moves import fill, spec_keys, unique, visible
 from integration.migration.test_cli import left_behind, phase_of, running, wait_until
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import ReadOnlyTableError
@@ -33,7 +33,7 @@ ROWS = [b"%c%d" % (letter, number) for letter in b"bhmqt" for number in range(8)
 
 
 def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_over(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     table = unique()
     keys = spec_keys(source, target, [table], write_stop="readonly", max_lag=60)
@@ -74,7 +74,7 @@ def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_ove
     assert shown == []  # neither ledger, nor reports, nor what the command said
 
 
-def in_snapshot(cluster: Cluster, client: HBaseClient, table: str) -> list[Any]:
+def in_snapshot(cluster: MiniCluster, client: HBaseClient, table: str) -> list[Any]:
     """What `hbase_snapshot` reads of a snapshot of the table, as `visible` gives it."""
     name = f"read-{table}"
     client.snapshot(name, table)
@@ -95,7 +95,7 @@ class Load:
     """Edits at few timestamps, whose order decides, until the table refuses them; and regions that move on and on, of
     which one is split and two are merged."""
 
-    def __init__(self, source: Cluster, table: str) -> None:
+    def __init__(self, source: MiniCluster, table: str) -> None:
         self._source, self._table = source, table
         self._stop = threading.Event()
         self.edits = self.moves = 0
@@ -174,7 +174,7 @@ class Load:
 
 
 @contextmanager
-def under_load(source: Cluster, table: str) -> Iterator[Load]:
+def under_load(source: MiniCluster, table: str) -> Iterator[Load]:
     load = Load(source, table)
     for thread in load.threads:
         thread.start()

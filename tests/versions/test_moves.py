@@ -9,7 +9,7 @@ import pytest
 
 from integration.migration.moves import unique
 from versions.conftest import OLDER
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.formats.markers import Marker
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("servers", OLDER, indirect=True)
-def test_the_logs_show_the_order_of_a_region_s_edits_through_its_moves(source: Cluster) -> None:
+def test_the_logs_show_the_order_of_a_region_s_edits_through_its_moves(source: MiniCluster) -> None:
     table = unique()
     with HBaseClient(source.address) as here:
         here.create_table(table, {"f": {"VERSIONS": "1"}}, [b"z"])

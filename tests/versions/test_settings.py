@@ -28,13 +28,13 @@ from integration.migration.moves import (
 )
 from versions.sites import ENCRYPTED, SPREAD, STORE_URI
 from walferry.cutover import cluster_answers, gates
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, put
 from walferry.ledger import Ledger
 from walferry.migration.plan import make_plan, require
-from walferry.pipeline import retried
+from walferry.pipeline import retry_work
 from walferry.refusals import RefusalKind
 from walferry.replay import quarantine
 from walferry.replay.log import cut, window_log
@@ -58,7 +58,7 @@ def write(client: HBaseClient, table: str, rows: Collection[bytes], value: bytes
 
 @pytest.mark.parametrize("servers", [SPREAD], indirect=True)
 def test_every_group_of_a_server_is_fenced_rolled_and_followed_into_its_own_folder(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     table = unique()
     with HBaseClient(source.address) as here:
@@ -88,7 +88,7 @@ def test_every_group_of_a_server_is_fenced_rolled_and_followed_into_its_own_fold
             archived = {basename(path) for path in wait_for_archive(run)}
             assert archived & {file.name for file in live}
             dead = crash(source, here, table)
-            retried(lambda: replay(run, spark(), until=lambda: True))
+            retry_work(lambda: replay(run, spark(), until=lambda: True))
             drain_all(run)
             logs = [file for file in run.ledger.log.files() if file.server == dead and file.length]
             assert len({file.group for file in logs}) > 1
@@ -96,7 +96,7 @@ def test_every_group_of_a_server_is_fenced_rolled_and_followed_into_its_own_fold
             assert len(content(source, table)) == len(ROWS)
 
 
-def crash(source: Cluster, here: HBaseClient, table: str) -> str:
+def crash(source: MiniCluster, here: HBaseClient, table: str) -> str:
     """Kill a region server with edits in all its groups, and write on. Returns its name."""
     port = source.ports.region_servers[1]
     victim = next(server for server in here.servers() if server.port == port)
@@ -119,7 +119,7 @@ def drain_all(run: Run) -> None:
 
 @pytest.mark.parametrize("servers", [SPREAD], indirect=True)
 def test_tuning_that_the_target_refuses_is_left_out_and_shuts_no_gate(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     table = unique()
     with (
@@ -155,7 +155,7 @@ def wait_for_archive(run: Run) -> list[str]:
 
 @pytest.mark.parametrize("servers", [SPREAD, ENCRYPTED], indirect=True)
 def test_quarantine_windows_and_the_command_read_such_logs(
-    source: Cluster, target: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: MiniCluster, target: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(window_log, "SKEW_MS", 300)
     table = unique()
@@ -219,7 +219,7 @@ def damaged_file(run: Run, here: HBaseClient, table: str) -> None:
     quarantine.release(run, item.quarantine_id, "reread", "the disk lost bytes")
 
 
-def window(source: Cluster, target: Cluster, here: HBaseClient, there: HBaseClient, folder: Path) -> None:
+def window(source: MiniCluster, target: MiniCluster, here: HBaseClient, there: HBaseClient, folder: Path) -> None:
     """A window gives exactly its edits."""
     table = unique()
     here.create_table(table, FAMILIES, [b"m"])
@@ -249,7 +249,7 @@ def moment() -> str:
     return at
 
 
-def refuse_an_encrypted_family(source: Cluster, target: Cluster) -> None:
+def refuse_an_encrypted_family(source: MiniCluster, target: MiniCluster) -> None:
     """The target has no key store: it could hold no table with such a family, and says so before anything is copied."""
     table = unique()
     with HBaseClient(source.address) as here, HBaseClient(target.address) as there:
@@ -264,7 +264,7 @@ def refuse_an_encrypted_family(source: Cluster, target: Cluster) -> None:
 
 @pytest.mark.parametrize("servers", [ENCRYPTED], indirect=True)
 def test_without_the_key_nothing_begins_and_no_secret_is_shown(
-    source: Cluster, target: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: MiniCluster, target: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import yaml
 

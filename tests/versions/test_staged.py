@@ -28,7 +28,7 @@ from integration.migration.moves import (
 from integration.migration.test_cli import left_behind, phase_of, running, wait_until
 from versions.test_migration import TTL_MS, under_load
 from walferry.cutover.gates import before_cutover
-from walferry.embedded.cluster import Cluster, boot, shut_down
+from walferry.embedded.cluster import MiniCluster, boot, shut_down
 from walferry.errors import GateShutError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -50,7 +50,7 @@ HURRIED = {
 
 
 @pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Cluster]]:
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MiniCluster, MiniCluster]]:
     """A source that keeps closed logs for 15 s, whoever needs them, and a target."""
     with laid_out(tmp_path_factory.mktemp("servers"), EmbeddedServers.read()) as environment:
         source, target = environment.source, environment.target
@@ -61,16 +61,16 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster
 
 
 @pytest.fixture(scope="module")
-def source(clusters: tuple[Cluster, Cluster]) -> Cluster:
+def source(clusters: tuple[MiniCluster, MiniCluster]) -> MiniCluster:
     return clusters[0]
 
 
 @pytest.fixture(scope="module")
-def target(clusters: tuple[Cluster, Cluster]) -> Cluster:
+def target(clusters: tuple[MiniCluster, MiniCluster]) -> MiniCluster:
     return clusters[1]
 
 
-def in_archive(source: Cluster) -> set[str]:
+def in_archive(source: MiniCluster) -> set[str]:
     return {status.name for status in WebHdfs(str(source.address.webhdfs), source.address.user).list("/hbase/oldWALs")}
 
 
@@ -81,7 +81,7 @@ def ledger_of(folder: Path) -> Iterator[Ledger]:
 
 
 def test_logs_that_the_cleaner_has_deleted_are_applied_from_their_copies(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     table = unique()
     files = WebHdfs(str(source.address.webhdfs), source.address.user)
@@ -153,7 +153,7 @@ def require_missed(run: Run, table: str, folder: Path) -> None:
         assert answer.stdout.startswith(f"missing numbers of {table} are accepted"), answer.stderr
 
 
-def until_deleted(run: Run, source: Cluster, names: set[str], *, copying: bool) -> None:
+def until_deleted(run: Run, source: MiniCluster, names: set[str], *, copying: bool) -> None:
     """Wait until HBase has deleted these logs."""
     deadline = time.monotonic() + 120
     while names & (in_archive(source) | {file.name for file in run.source_log.live()}):
@@ -164,7 +164,7 @@ def until_deleted(run: Run, source: Cluster, names: set[str], *, copying: bool) 
 
 
 def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one_is_applied(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     """Nothing copies here unless the test says so."""
     table = unique()

@@ -11,7 +11,7 @@ import pytest
 from integration.migration.moves import unique
 from versions.conftest import OLDER
 from walferry.clock import now_ms
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.formats.cells import CellType, cells_to_arrow, index_cells
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
@@ -23,7 +23,7 @@ LONGEST_S = 90
 
 
 @pytest.mark.parametrize("servers", OLDER, indirect=True)
-def test_a_server_counts_what_skips_its_log_and_shows_which_cells_are_new(source: Cluster) -> None:
+def test_a_server_counts_what_skips_its_log_and_shows_which_cells_are_new(source: MiniCluster) -> None:
     table = unique()
     with HBaseClient(source.address) as here:
         here.create_table(table, {"f": {"VERSIONS": "50"}}, [b"m"])

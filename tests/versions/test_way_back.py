@@ -11,7 +11,7 @@ import pytest
 
 from integration.migration.moves import content, make_spec, raw, run_of, skip, spark, unique
 from versions.conftest import BACK
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import (
     Cell,
@@ -39,7 +39,7 @@ TTL_MS = 4_000
 @pytest.mark.parametrize("way", ["rpc", "bulk"])
 @pytest.mark.parametrize("servers", BACK, indirect=True)
 def test_windows_into_an_older_version_keep_order_deletes_tags_and_timestamps(
-    way: str, source: Cluster, target: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, source: MiniCluster, target: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(window_log, "SKEW_MS", 300)
     table = unique()
@@ -66,7 +66,7 @@ def test_windows_into_an_older_version_keep_order_deletes_tags_and_timestamps(
 
 @pytest.mark.parametrize("servers", BACK, indirect=True)
 def test_a_table_of_an_older_version_is_emptied_and_copied_again(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     table = unique()
     with HBaseClient(source.address) as here, HBaseClient(target.address) as there:

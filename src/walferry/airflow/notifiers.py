@@ -45,11 +45,11 @@ class WalferryNotifier(BaseNotifier):
 
     def notify(self, context: Any) -> None:
         """Send the message for the context; a webhook's failure is logged, never raised."""
-        send(describe(context, self.event, self.message))
+        send(alert_of(context, self.event, self.message))
 
     async def async_notify(self, context: Any) -> None:
         """The same in the triggerer, for deadlines: callbacks in an executor may not read connections."""
-        message = describe(context, self.event, self.message)
+        message = alert_of(context, self.event, self.message)
         try:
             connection = await BaseHook.aget_connection(CONNECTION)
         except AirflowException:
@@ -57,7 +57,7 @@ class WalferryNotifier(BaseNotifier):
         await asyncio.to_thread(_post, connection, message)
 
 
-def describe(context: Mapping[str, Any], event: str = "failure", message: str = "") -> dict[str, Any]:
+def alert_of(context: Mapping[str, Any], event: str = "failure", message: str = "") -> dict[str, Any]:
     """The message for a task (or a DAG run) that failed or was late."""
     error = context.get("exception")
     instance = context.get("task_instance") or context.get("ti")

@@ -87,9 +87,9 @@ def do_phase(
 
     No Spark is started: work that turns out too large without it is left out, as `open_target` does, or NoSparkError.
     """
-    from walferry.pipeline import Means, do, without_spark
+    from walferry.pipeline import PhaseContext, do, without_spark
 
-    do(run, phase, table, Means(without_spark(phase), _docs(), by, said_ms, outcome))
+    do(run, phase, table, PhaseContext(without_spark(phase), _docs(), by, said_ms, outcome))
 
 
 def finish(run_id: str, outcome: str | None = None) -> None:

@@ -24,7 +24,7 @@ from walferry.apply.route import Route, mark_tables
 from walferry.apply.window_rows import ALL_TIMES, WriteTimes
 from walferry.apply.writer_protocol import CellRun, RefusedError, WriteLimits, Writer
 from walferry.apply.writers import writer_to
-from walferry.apply.written import Collector
+from walferry.apply.written import RowCollector
 from walferry.errors import DamagedInputError, is_transient
 from walferry.formats.cells import find_cells, gather
 from walferry.formats.markers import Marker
@@ -143,7 +143,7 @@ def _apply_entries(
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
-    moved, numbers, written = Moved(file.name), NumberSpans(file.name), Collector(task.collects)
+    moved, numbers, written = Moved(file.name), NumberSpans(file.name), RowCollector(task.collects)
     passed = sent.regions & task.standing if sent else frozenset()
     wal = task.route.open(file)
     try:
@@ -208,7 +208,7 @@ class _Lanes:
         self._errors: list[BaseException] = []
         self._interrupted = False
         limits = task.route.limits
-        self._ahead = _Ahead(limits.ahead_bytes)
+        self._ahead = _ReadAheadBytes(limits.ahead_bytes)
         self._queues: list[queue.Queue[_Request | None]] = [
             queue.Queue(maxsize=limits.read_ahead) for _ in range(limits.lanes)
         ]
@@ -340,7 +340,7 @@ def _rank(error: BaseException) -> int:
     return 1 if may_be_under_way(error) else 2
 
 
-class _Ahead:
+class _ReadAheadBytes:
     """Bounds the bytes of the batches in the lanes, however many lanes a batch is in."""
 
     def __init__(self, most: int) -> None:

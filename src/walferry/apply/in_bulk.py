@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from walferry.apply.bulk_loader import Loader, StagedHFile, staging_folder
 from walferry.apply.bulk_merge import Block, Merge, Spool, sorted_cells, taken
 from walferry.apply.by_row import RowTask, chosen_entries
-from walferry.apply.index import FileIndex, Reading
+from walferry.apply.index import FileIndex, FileIndexer
 from walferry.apply.outcomes import Refusal, refuse
 from walferry.apply.route import Route
 from walferry.errors import WalferryError
@@ -242,7 +242,7 @@ def _read(task: BulkTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 def _read_file(task: BulkTask, file: WalFile) -> Generator[pa.RecordBatch, None, InFile]:
     """The blocks of one file; returns its InFile."""
     rows = task.rows
-    reading = Reading(rows.route.open(file), file, rows.route.tables)
+    reading = FileIndexer(rows.route.open(file), file, rows.route.tables)
     run = _Run(task, file.name)
     for batch in reading.batches(rows.cut_off.get(file.name)):
         reading.refusals += run.add(batch, chosen_entries(rows, file.name, batch))

@@ -48,7 +48,7 @@ class FileIndex:
     """those of other times that the target already has"""
 
 
-class Reading:
+class FileIndexer:
     """One pass over a sealed file: tallies, region events, numbers and unreadable markers of the wanted tables."""
 
     def __init__(self, wal: Wal, file: WalFile, tables: Collection[str]) -> None:
@@ -97,7 +97,7 @@ def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select 
     """What one sealed file holds for the wanted tables, and what of it is selected."""
     in_window: dict[tuple[str, str], InWindow] = {}
     inside, settled = Moved(file.name), Moved(file.name)
-    reading = Reading(wal, file, tables)
+    reading = FileIndexer(wal, file, tables)
     for batch in reading.batches():
         if select is not None:
             picked = select(batch)

@@ -31,7 +31,7 @@ ALL_TIMES = WriteTimes(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledEdits:
     """Edits that the target already has: those of a span, except in `held` regions."""
 
     span: WriteTimes
@@ -44,7 +44,7 @@ class WindowRows:
 
     times: WriteTimes = ALL_TIMES
     """only what was written in it is applied"""
-    settled: Mapping[tuple[str, str], tuple[Settled, ...]] = field(default_factory=dict)
+    settled: Mapping[tuple[str, str], tuple[SettledEdits, ...]] = field(default_factory=dict)
     """by file and source table: the edits of other times that the target already has"""
     absent_at_target: frozenset[tuple[str, int]] = frozenset()
     """(file, offset) of entries among those that the target does not have after all"""

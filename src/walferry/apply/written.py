@@ -43,7 +43,7 @@ class WrittenRows:
             return stream.read_all()["row"].combine_chunks()
 
 
-class Collector:
+class RowCollector:
     """Collects the rows of some tables from one file, batch by batch.
 
     A table of which it has too many, or a bulk load, whose rows the log does not name, gets none: its rows are found

@@ -76,7 +76,7 @@ def accept(
     with existing(ledger) as book:
         run = book.of(book.find(name).run_id)
         chosen = decisions.accept(run, table, row, reason, owner(), dry_run=dry_run)
-        items = [decisions.describe(item, run.comparisons.accepted()) for item in chosen]
+        items = [decisions.difference_facts(item, run.comparisons.accepted()) for item in chosen]
     if as_json:
         print_json({"run": run.run_id, "dry_run": dry_run, "accepted": items})
     for item in [] if as_json else items[:SHOWN]:
@@ -99,7 +99,7 @@ def accept_numbers(
     know the cause, a WAL may have been lost: abort and start over.
     """
     from walferry.replay.log import numbering
-    from walferry.run.progress.missing_numbers import describe
+    from walferry.run.progress.missing_numbers import number_gap_text
 
     with existing(ledger) as book:
         run = book.of(book.find(name).run_id)
@@ -110,6 +110,6 @@ def accept_numbers(
     told = "would be accepted" if dry_run else "are accepted"
     print(f"missing numbers of {table} {told} until {run.run_id} ends; found so far without a decision: {len(gaps)}")
     for gap in gaps[:SHOWN]:
-        print(f"  {describe(gap)}")
+        print(f"  {number_gap_text(gap)}")
     if len(gaps) > SHOWN:
         print(f"and {len(gaps) - SHOWN} more places; all of them with --json")

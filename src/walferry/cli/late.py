@@ -48,7 +48,7 @@ def late(
     verb = f"{'would be ' if dry_run else ''}{'applied after a new end fence' if apply else 'rejected'}"
     for edit in edits[:SHOWN]:
         said = f"{edit.decision} by {edit.decided_by}" if edit.decision else "waits for a decision"
-        print(f"{late_edits.describe(edit)}: {verb if apply or reject else said}")
+        print(f"{late_edits.late_edit_text(edit)}: {verb if apply or reject else said}")
     if len(edits) > SHOWN:
         print(f"and {len(edits) - SHOWN} more; all of them with --json")
     if not edits:

@@ -30,10 +30,10 @@ class Resolution(StrEnum):
 
 def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
     """List the edits that could not be applied."""
-    from walferry.replay.quarantine import describe
+    from walferry.replay.quarantine import quarantined_facts
 
     with existing(ledger) as book:
-        items = [describe(item) for item in book.of(book.find(name).run_id).quarantine.items()]
+        items = [quarantined_facts(item) for item in book.of(book.find(name).run_id).quarantine.items()]
     if as_json:
         print_json(items)
         return
@@ -45,12 +45,12 @@ def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = 
 
 def quarantine_show(name: RunName, item: int, ledger: LedgerUrl = None) -> None:
     """Show one item, with its bytes in hex and the cells in them."""
-    from walferry.replay.quarantine import describe, find_item
+    from walferry.replay.quarantine import find_item, quarantined_facts
     from walferry.wal.cat import cells_of_entry
 
     with existing(ledger) as book:
         found = find_item(book.of(book.find(name).run_id), item)
-    print_json(describe(found) | {"data": found.data.hex(), "cells": cells_of_entry(found.data)})
+    print_json(quarantined_facts(found) | {"data": found.data.hex(), "cells": cells_of_entry(found.data)})
 
 
 def quarantine_release(

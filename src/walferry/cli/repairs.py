@@ -116,7 +116,7 @@ def withdraw(
     for one in lifted:
         print(f"{one} {'would be' if dry_run else 'is'} writable again")
     for edit in rejected[:SHOWN]:
-        print(f"stays left out, as it was rejected: {late_edits.describe(edit)}")
+        print(f"stays left out, as it was rejected: {late_edits.late_edit_text(edit)}")
     if len(rejected) > SHOWN:
         print(f"and {len(rejected) - SHOWN} more rejected edits: `walferry late {record.name}`")
     if not dry_run:

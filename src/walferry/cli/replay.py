@@ -75,12 +75,12 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
 
 def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: bool, ledger: str | None) -> None:
     from walferry.replay.windows.window import (
-        describe,
         open_window,
         plan_window,
         planned,
         replay_window,
         require_targets,
+        window_plan_facts,
     )
     from walferry.run.run import Run
     from walferry.run.spec import environment_connection, load_spec, resolve, with_window
@@ -91,7 +91,7 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
         if dry_run:
             with Run(book, planned(spec)) as run:
                 require_targets(run)
-                facts = describe(plan_window(run))
+                facts = window_plan_facts(plan_window(run))
             if as_json:
                 print_json(facts)
             else:

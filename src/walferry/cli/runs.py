@@ -84,7 +84,7 @@ def _phases() -> tuple[str, ...]:
 
 
 def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> None:
-    from walferry.pipeline import Means, migrate, write_report
+    from walferry.pipeline import PhaseContext, migrate, write_report
     from walferry.run.heartbeat import beating
     from walferry.run.run import Run
     from walferry.spark.session import opened_once
@@ -94,7 +94,7 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
 
     with Run(book, run_id) as run, beating(run.ledger, "", run.actor, alone=True):
         try:
-            migrate(run, ask, Means(opened_once(f"walferry {run_id}"), reports / "data_docs"))
+            migrate(run, ask, PhaseContext(opened_once(f"walferry {run_id}"), reports / "data_docs"))
         except BaseException as error:
             try:
                 write_report(run, reports)
@@ -195,7 +195,7 @@ def throttle(
     ledger: LedgerUrl = None,
 ) -> None:
     """Limit what a run writes to the target, also while it runs; without an option, show the limits."""
-    from walferry.run.notes.throttle import changed, describe, set_throttle, throttle_of
+    from walferry.run.notes.throttle import changed, set_throttle, throttle_of, throttle_text
 
     given = {"write_bytes": write_bytes, "write_cells": write_cells}
     with existing(ledger) as book:
@@ -210,7 +210,7 @@ def throttle(
     if as_json:
         print_json({"run": run.run_id, "dry_run": dry_run, **wanted.model_dump()})
     else:
-        print(f"{run.run_id}: {'would write' if dry_run else 'writes'} {describe(wanted)}")
+        print(f"{run.run_id}: {'would write' if dry_run else 'writes'} {throttle_text(wanted)}")
 
 
 def resume(

@@ -64,5 +64,5 @@ def no_late_edit(run: Run) -> Answer:
     late = late_edits.look(run)
     if not late:
         return Answer("nothing was written past the end fence")
-    text = late_edits.describe_all(late)
+    text = late_edits.late_edits_text(late)
     return Answer(text, (Reason(text, f"stop the writer, then decide: {late_edits.verbs(run.record.name)}"),))

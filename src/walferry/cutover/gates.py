@@ -22,7 +22,7 @@ from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decis
 from walferry.migration.comparing.compare import EXPLAINED_ROWS
 from walferry.migration.copying.copy import check_rows
 from walferry.migration.copying.history import load_rows
-from walferry.migration.explaining.accept import describe
+from walferry.migration.explaining.accept import difference_facts
 from walferry.migration.touching import touched
 from walferry.replay.rights import dirty
 from walferry.replay.rights.applying import Fenced, applying
@@ -226,7 +226,7 @@ def _asks(run: Run, waiting: Sequence[Difference], counts: Counter[str]) -> str:
 
 def _such_as(found: Sequence[Difference]) -> str:
     """One or two rows, for people to find the thing."""
-    rows = [f"{describe(item, {})['row']} of {item.table}" for item in found[:2]]
+    rows = [f"{difference_facts(item, {})['row']} of {item.table}" for item in found[:2]]
     return f", such as {' and '.join(rows)}" if rows else ""
 
 

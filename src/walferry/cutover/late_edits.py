@@ -36,7 +36,7 @@ LOOK_SECONDS = 2.0
 SHOWN = 5
 
 
-class _Reader:
+class _LateTail:
     """Reads the log past the end fence, each byte once."""
 
     def __init__(self, run: Run) -> None:
@@ -93,7 +93,7 @@ def look(run: Run) -> list[LateEdit]:
 
     Raises GapError when a log is deleted before it is read, unless that proves that it held no edit.
     """
-    _record(run, _Reader(run))
+    _record(run, _LateTail(run))
     return undecided(run.ledger)
 
 
@@ -102,10 +102,10 @@ def undecided(ledger: RunLedger) -> list[LateEdit]:
     return [edit for edit in ledger.late.all() if not edit.decision]
 
 
-def _record(run: Run, reader: _Reader) -> None:
+def _record(run: Run, reader: _LateTail) -> None:
     new = run.ledger.late.found(list(reader.more()))
     for edit in new[:SHOWN]:
-        log.warning("LATE EDIT: %s. %s", describe(edit), verbs(run.record.name))
+        log.warning("LATE EDIT: %s. %s", late_edit_text(edit), verbs(run.record.name))
     if len(new) > SHOWN:
         log.warning("and %d more late edits: `walferry late %s`", len(new) - SHOWN, run.record.name)
 
@@ -122,7 +122,7 @@ def watched(run: Run) -> Iterator[None]:
                 if drain is None or drain.state != "done":
                     continue
                 if reader is None or drains != drain.attempts:
-                    reader, drains = _Reader(run), drain.attempts
+                    reader, drains = _LateTail(run), drain.attempts
                 _record(run, reader)
             except (WalferryError, OSError) as error:  # the gate reads the same log, and meets it
                 log.info("the log past the end fence cannot be read now: %s", error)
@@ -137,8 +137,8 @@ def require_silence(run: Run) -> None:
     late = look(run)
     if late:
         raise GateShutError(
-            f"{describe_all(late)}. Stop the writer, then decide: {verbs(run.record.name)}",
-            reasons=[describe(edit) for edit in late[:10]],
+            f"{late_edits_text(late)}. Stop the writer, then decide: {verbs(run.record.name)}",
+            reasons=[late_edit_text(edit) for edit in late[:10]],
         )
 
 
@@ -184,15 +184,17 @@ def _waiting(run: Run) -> list[LateEdit]:
     return edits
 
 
-def describe(edit: LateEdit) -> str:
+def late_edit_text(edit: LateEdit) -> str:
     """A late edit as a line."""
     row = shown_row(edit.row)
     return f"row {row} of {edit.table}, {amount(edit.cells, 'cell')}, in {edit.file} at byte {edit.start}"
 
 
-def describe_all(edits: Sequence[LateEdit]) -> str:
+def late_edits_text(edits: Sequence[LateEdit]) -> str:
     """How many there are, and the first, as a clause."""
-    return f"{amount(len(edits), 'edit')} came after writes were declared stopped, the first: {describe(edits[0])}"
+    return (
+        f"{amount(len(edits), 'edit')} came after writes were declared stopped, the first: {late_edit_text(edits[0])}"
+    )
 
 
 def facts(edits: Sequence[LateEdit]) -> list[dict[str, object]]:

@@ -22,7 +22,7 @@ from walferry.errors import WalferryError, is_transient
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.migration.comparing.written_rows import compare_written, differing
 from walferry.migration.explaining.since_opening import NOTHING, Fragile
-from walferry.migration.repairing.known_differences import Means, settle
+from walferry.migration.repairing.known_differences import RepairMeans, repair_differing
 from walferry.migration.repairing.repair import finish_repair
 from walferry.migration.sides.fragile_rows import NONE
 from walferry.migration.sides.store_files import stood_still, store_files
@@ -132,13 +132,13 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
     if since is None:
         return _Compared(why=f"no whole comparison of {table} was made before")
     reads = partial(differing, run, table)
-    means = Means(spark, standstill, reads, MOST_LOG_BYTES, COMPACTED_BYTES, without_reasons=True)
+    means = RepairMeans(spark, standstill, reads, MOST_LOG_BYTES, COMPACTED_BYTES, without_reasons=True)
     try:
         for _ in range(READINGS):
             found = compare_written(run, table, since, watched=True)
             if found.why:
                 return _Compared(why=found.why)
-            if left := settle(run, table, found.differing, means).left:
+            if left := repair_differing(run, table, found.differing, means).left:
                 row, fault = next(iter(left.items()))
                 shown = f"{row!r}: {fault}" if fault else repr(row)
                 return _Compared(why=f"of what was touched last of {table}, {rows_differ(len(left))}, such as {shown}")

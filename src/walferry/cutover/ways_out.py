@@ -13,7 +13,7 @@ from walferry.clock import shown_utc
 from walferry.errors import UsageError
 from walferry.ledger import RunLedger
 from walferry.migration.explaining.accept import accept, waiting
-from walferry.migration.repairing.asked_repairs import candidates, compare_again, describe, repair_now
+from walferry.migration.repairing.asked_repairs import candidates, compare_again, repair_now, repaired_row_text
 from walferry.replay.keeping import objects
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
@@ -56,7 +56,7 @@ def take(run: Run, way: Way, rows: Sequence[str], reason: str, actor: str) -> No
 def _repair(run: Run) -> None:
     made = repair_now(run, {pair.source: candidates(run, pair.source) for pair in run.tables})
     for row in made:
-        log.info("%s", describe(row))
+        log.info("%s", repaired_row_text(row))
     if not made:
         log.info("no row of %s is known to differ", run.run_id)
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 import httpx
 
 from walferry.embedded import processes
-from walferry.embedded.processes import Server
+from walferry.embedded.processes import ServerProcess
 from walferry.errors import TransientError, WalferryError
 
 HOST = "127.0.0.1"
@@ -40,7 +40,7 @@ class Airflow:
     dags: Path
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)
-    servers: dict[str, Server] = field(default_factory=dict)
+    servers: dict[str, ServerProcess] = field(default_factory=dict)
 
     @property
     def url(self) -> str:

@@ -25,7 +25,7 @@ from xml.sax.saxutils import escape
 import requests
 
 from walferry.embedded import jars, processes
-from walferry.embedded.processes import Server
+from walferry.embedded.processes import ServerProcess
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.settings import EmbeddedServers
@@ -119,7 +119,7 @@ class Ports:
 
 
 @dataclass
-class Cluster:
+class MiniCluster:
     """One cluster in `directory`: its configuration, data, logs and running servers.
 
     A cluster started in a directory with data uses that data. `hbase_site` and `hdfs_site` are properties that
@@ -133,7 +133,7 @@ class Cluster:
     hdfs_site: Mapping[str, str] = field(default_factory=dict)
     version: str = jars.NEWEST
     hbase_heap: str = "1g"
-    servers: dict[str, Server] = field(default_factory=dict)
+    servers: dict[str, ServerProcess] = field(default_factory=dict)
 
     @classmethod
     def start(
@@ -146,7 +146,7 @@ class Cluster:
         ports: Ports | None = None,
         hbase_site: Mapping[str, str] | None = None,
         hdfs_site: Mapping[str, str] | None = None,
-    ) -> Cluster:
+    ) -> MiniCluster:
         """Boot a cluster and return when it is ready, in about half a minute. Raises WalferryError when it fails."""
         ports = ports or Ports.free(region_servers)
         cluster = cls(directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {}, version)
@@ -341,7 +341,7 @@ class Cluster:
         (self._conf / "log4j.properties").write_text(_LOG4J)
 
 
-def boot(*clusters: Cluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
+def boot(*clusters: MiniCluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
     """Boot the clusters in parallel and return when all are ready; when one fails, stop all and raise its error."""
     deadline = time.monotonic() + deadline_s
     with contextlib.ExitStack() as undo:
@@ -359,7 +359,7 @@ def boot(*clusters: Cluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
         undo.pop_all()
 
 
-def shut_down(*clusters: Cluster) -> None:
+def shut_down(*clusters: MiniCluster) -> None:
     """Stop the clusters in parallel; HDFS last, because HBase closes its files while it stops."""
     running = [(cluster, name) for cluster in clusters for name in cluster.servers]
     processes.stop(cluster.servers[name] for cluster, name in running if name != "hdfs")

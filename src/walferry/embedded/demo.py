@@ -18,7 +18,7 @@ from walferry.embedded.cluster import boot
 from walferry.embedded.dag_run import ENDED, DagRun
 from walferry.embedded.demo_writer import ENDPOINTS, STATUS, STOP_FILE, TABLES, await_load, read_count, start_writer
 from walferry.embedded.environment import RUN, Environment
-from walferry.embedded.processes import Server
+from walferry.embedded.processes import ServerProcess
 from walferry.errors import SidesDifferError, TransientError, WalferryError
 from walferry.ledger import Ledger
 from walferry.migration.report import summary
@@ -64,7 +64,7 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _follow(run: DagRun, environment: Environment, directory: Path, writer: Server) -> None:
+def _follow(run: DagRun, environment: Environment, directory: Path, writer: ServerProcess) -> None:
     """Print status lines and answer what waits for a person, until the DAG run has ended."""
     deadline = time.monotonic() + RUN_SECONDS
     next_line = 0.0
@@ -83,7 +83,7 @@ def _follow(run: DagRun, environment: Environment, directory: Path, writer: Serv
             time.sleep(1.0)
 
 
-def _stop_writer(directory: Path, writer: Server) -> None:
+def _stop_writer(directory: Path, writer: ServerProcess) -> None:
     if not writer.is_alive():
         return
     (directory / STOP_FILE).touch()

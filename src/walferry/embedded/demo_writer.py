@@ -19,7 +19,7 @@ import happybase
 from thriftpy2.thrift import TException
 
 from walferry.embedded import processes
-from walferry.embedded.processes import Server
+from walferry.embedded.processes import ServerProcess
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import mutate
@@ -56,7 +56,7 @@ class Count:
     last_write_ms: int = 0
 
 
-class Writer:
+class DemoWriter:
     """Writes to TABLES of one cluster. The file `status` always has the newest Count, as JSON."""
 
     def __init__(self, client: HBaseClient, address: ClusterAddress, status: Path, *, seed: int = 1) -> None:
@@ -200,7 +200,7 @@ def read_count(status: Path) -> Count:
     return Count(**json.loads(status.read_text())) if status.exists() else Count()
 
 
-def start_writer(directory: Path, rows: int, cells_per_second: int) -> Server:
+def start_writer(directory: Path, rows: int, cells_per_second: int) -> ServerProcess:
     """Start a process that loads so many rows into the source which the file ENDPOINTS in `directory` names, and then
     writes until STOP_FILE is there."""
     command = [
@@ -210,7 +210,7 @@ def start_writer(directory: Path, rows: int, cells_per_second: int) -> Server:
     return processes.start("writer", command, directory / "writer.log", folder=directory)
 
 
-def await_load(directory: Path, writer: Server) -> None:
+def await_load(directory: Path, writer: ServerProcess) -> None:
     """Wait until a writer has loaded its rows. Raises WalferryError if it ends before, TransientError if that takes
     longer than three minutes."""
     deadline = time.monotonic() + LOAD_SECONDS
@@ -231,7 +231,7 @@ def write(address: ClusterAddress, status: Path, stop_file: Path, *, rows: int, 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: asked.append(received))
     with HBaseClient(address) as client:
-        writer = Writer(client, address, status)
+        writer = DemoWriter(client, address, status)
         writer.create_tables()
         writer.load(rows)
         writer.run(cells_per_second, stop=lambda: bool(asked) or stop_file.exists())

@@ -15,7 +15,7 @@ from typing import Any
 from walferry.amounts import amount
 from walferry.embedded import jars, processes
 from walferry.embedded.airflow import USERNAME, Airflow, write_private
-from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
+from walferry.embedded.cluster import MiniCluster, Ports, boot, shut_down
 from walferry.embedded.spark import SparkCluster
 from walferry.errors import UsageError
 from walferry.settings import EmbeddedServers
@@ -32,8 +32,8 @@ _PORTS_EACH = 10
 class Environment:
     """Two clusters, an Airflow with connections to them and, optionally, a standalone Spark cluster."""
 
-    source: Cluster
-    target: Cluster
+    source: MiniCluster
+    target: MiniCluster
     airflow: Airflow
     ledger: str
     reports: Path
@@ -65,8 +65,8 @@ class Environment:
         )
         keep = {"hbase.master.logcleaner.ttl": str(LOGS_KEPT_MS)}
         clusters = (
-            Cluster(directory / "source", source, hbase_site=keep, version=source_version),
-            Cluster(directory / "target", target, version=target_version),
+            MiniCluster(directory / "source", source, hbase_site=keep, version=source_version),
+            MiniCluster(directory / "target", target, version=target_version),
         )
         workers = settings.spark_workers
         spark = SparkCluster.lay_out(directory / "spark", workers) if workers else None
@@ -97,7 +97,7 @@ class Environment:
         shut_down(self.source, self.target)
 
     @property
-    def servers(self) -> list[processes.Server]:
+    def servers(self) -> list[processes.ServerProcess]:
         """All running servers, in the order in which to stop them."""
         clusters = [server for cluster in (self.source, self.target) for server in cluster.servers.values()]
         hdfs = [server for server in clusters if server.name == "hdfs"]

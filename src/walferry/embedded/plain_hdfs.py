@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from walferry.embedded import processes, tools
-from walferry.embedded.cluster import STORAGE, Cluster
+from walferry.embedded.cluster import STORAGE, MiniCluster
 
 NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _MAINS = {"hdfs": NAMENODE, "datanode": "org.apache.hadoop.hdfs.server.datanode.DataNode"}
@@ -13,8 +13,8 @@ _STARTED = {"hdfs": r"NameNode RPC up at", "datanode": r"successfully registered
 
 
 @dataclass
-class PlainHdfs(Cluster):
-    """Its servers are those of Cluster, of which `hdfs` is the name node, and `datanode`.
+class PlainHdfs(MiniCluster):
+    """Its servers are those of MiniCluster, of which `hdfs` is the name node, and `datanode`.
 
     `hdfs_site` says where both listen, and that they keep their data in the folder `hdfs` of the directory.
     """

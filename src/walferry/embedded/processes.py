@@ -48,7 +48,7 @@ def free_ports(count: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerProcess:
     """One running process: its name, pid, start time (seconds since 1970; detects a reused pid) and log."""
 
     name: str
@@ -156,7 +156,7 @@ leash = Leash()
 
 def start(
     name: str, command: Sequence[str], log: Path, *, folder: Path, environment: Mapping[str, str] | None = None
-) -> Server:
+) -> ServerProcess:
     """Start `command` in `folder`, in its own session and on the leash; stdout and stderr are appended to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -171,10 +171,10 @@ def start(
             start_new_session=True,
         )
     leash.hold(child.pid)
-    return Server(name, child.pid, psutil.Process(child.pid).create_time(), str(log), offset)
+    return ServerProcess(name, child.pid, psutil.Process(child.pid).create_time(), str(log), offset)
 
 
-def stop(servers: Iterable[Server], *, grace_s: float = STOP_GRACE_S) -> None:
+def stop(servers: Iterable[ServerProcess], *, grace_s: float = STOP_GRACE_S) -> None:
     """End the servers and all that they started: SIGTERM to all, SIGKILL to those left after `grace_s` seconds.
 
     Servers that have ended, or whose pid now belongs to another process, are ignored.
@@ -201,7 +201,7 @@ def stop(servers: Iterable[Server], *, grace_s: float = STOP_GRACE_S) -> None:
     psutil.wait_procs(left, timeout=grace_s)
 
 
-def kill(server: Server) -> None:
+def kill(server: ServerProcess) -> None:
     """kill -9: the server dies at once, as in a crash."""
     if server.is_alive():
         os.killpg(server.pid, signal.SIGKILL)
@@ -210,13 +210,13 @@ def kill(server: Server) -> None:
     leash.release(server.pid)
 
 
-def write_pid_file(path: Path, servers: Iterable[Server]) -> None:
+def write_pid_file(path: Path, servers: Iterable[ServerProcess]) -> None:
     """Record the servers, so that a later process can stop them."""
     path.write_text(json.dumps([asdict(server) for server in servers], indent=1))
 
 
-def read_pid_file(path: Path) -> list[Server]:
+def read_pid_file(path: Path) -> list[ServerProcess]:
     """The servers recorded by `write_pid_file`; none if the file does not exist."""
     if not path.exists():
         return []
-    return [Server(**entry) for entry in json.loads(path.read_text())]
+    return [ServerProcess(**entry) for entry in json.loads(path.read_text())]

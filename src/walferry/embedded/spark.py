@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from walferry.embedded import processes
 from walferry.embedded.cluster import more_jvm_flags
-from walferry.embedded.processes import Server
+from walferry.embedded.processes import ServerProcess
 from walferry.errors import UsageError, WalferryError
 
 HOST = "127.0.0.1"
@@ -34,7 +34,7 @@ class SparkCluster:
     port: int
     ui_port: int
     workers: int = 2
-    servers: dict[str, Server] = field(default_factory=dict)
+    servers: dict[str, ServerProcess] = field(default_factory=dict)
 
     @classmethod
     def lay_out(cls, directory: Path, workers: int = 2) -> SparkCluster:
@@ -98,7 +98,7 @@ class SparkCluster:
     ) -> None:
         self.stop()
 
-    def _start(self, name: str, kind: str, *arguments: str) -> Server:
+    def _start(self, name: str, kind: str, *arguments: str) -> ServerProcess:
         home = spark_home()
         command = [str(home / "bin" / "spark-class"), f"{_DEPLOY}.{kind}", "--host", HOST, *arguments]
         log = self.directory / "logs" / f"{name}.log"

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from walferry.embedded import jars
-from walferry.embedded.cluster import JVM_FLAGS, Cluster, more_jvm_flags
+from walferry.embedded.cluster import JVM_FLAGS, MiniCluster, more_jvm_flags
 from walferry.errors import WalferryError
 
 WAL_PRETTY_PRINTER = "org.apache.hadoop.hbase.wal.WALPrettyPrinter"
 
 
-def run(cluster: Cluster, main: str, arguments: Sequence[str], *, timeout_s: float = 120) -> str:
+def run(cluster: MiniCluster, main: str, arguments: Sequence[str], *, timeout_s: float = 120) -> str:
     """Run the Java class `main` with the configuration of `cluster` and return its stdout.
 
     Paths among the arguments are Hadoop paths: "/hbase/…" on the cluster's HDFS, "file:///…" on this machine.
@@ -29,14 +29,14 @@ def run(cluster: Cluster, main: str, arguments: Sequence[str], *, timeout_s: flo
     return answer.stdout
 
 
-def command(cluster: Cluster, main: str, arguments: Sequence[str]) -> list[str]:
+def command(cluster: MiniCluster, main: str, arguments: Sequence[str]) -> list[str]:
     """The command that `run` runs."""
     # Its log goes to stderr, by the servers' log4j.properties.
     flags = [*JVM_FLAGS, *more_jvm_flags(), "-Xmx512m", f"-Djava.io.tmpdir={cluster.directory / 'tmp'}"]
     return [jars.java(), *flags, "-cp", cluster.classpath, main, *arguments]
 
 
-def print_wal(cluster: Cluster, path: str) -> list[dict[str, Any]]:
+def print_wal(cluster: MiniCluster, path: str) -> list[dict[str, Any]]:
     """The entries of a closed WAL file as HBase's WALPrettyPrinter prints them in JSON."""
     output = run(cluster, WAL_PRETTY_PRINTER, ["--json", path])
     # Its "JSON" has plain lines between the entries; each entry begins a line, possibly after a comma.

@@ -41,7 +41,7 @@ from walferry.hbase.procedures import (
     wait,
     with_nonce,
 )
-from walferry.hbase.retry import ATTEMPTS, retried
+from walferry.hbase.retry import ATTEMPTS, retry_call
 from walferry.hbase.zookeeper import Server
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def tables(client: Calls, namespace: str | None = None, *, system: bool = False)
     return [name for name in names if system or not name.startswith(f"{SYSTEM_NAMESPACE}:")]
 
 
-def describe(client: Calls, table: str) -> TableDescriptor:
+def get_descriptor(client: Calls, table: str) -> TableDescriptor:
     request = pb.GetTableDescriptorsRequest(table_names=[table_name(table)], include_sys_tables=True)
     answer = client.master_call("GetTableDescriptors", request, pb.GetTableDescriptorsResponse)
     if not answer.table_schema:
@@ -273,7 +273,7 @@ def _region_loads(client: Calls, server: Server, attempts: int = ATTEMPTS) -> li
     if not client.release.counts_writes:
         return None
     try:
-        answer, _ = retried(
+        answer, _ = retry_call(
             lambda: client.pool.call(
                 server.address,
                 "AdminService",
@@ -292,7 +292,7 @@ def _region_loads(client: Calls, server: Server, attempts: int = ATTEMPTS) -> li
 
 
 def roll_wal(client: Calls, server: Server, *, attempts: int = ATTEMPTS) -> None:
-    retried(
+    retry_call(
         lambda: client.pool.call(
             server.address,
             "AdminService",
@@ -374,7 +374,7 @@ def delete_snapshot(client: Calls, name: str) -> bool:
             raise TransientError(f"snapshot {name} cannot be deleted now: {error}", snapshot=name) from error
         return True
 
-    return retried(delete)
+    return retry_call(delete)
 
 
 def clone_snapshot(client: Calls, name: str, table: str) -> None:

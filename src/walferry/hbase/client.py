@@ -23,7 +23,7 @@ from walferry.hbase.locations import Located, Locations
 from walferry.hbase.mutate import Cell
 from walferry.hbase.peers import PINNING_ENDPOINT
 from walferry.hbase.procedures import DEADLINE_S, Nonce
-from walferry.hbase.retry import ATTEMPTS, retried
+from walferry.hbase.retry import ATTEMPTS, retry_call
 from walferry.hbase.rpc import ConnectionPool
 from walferry.hbase.scan import MAX_RESULT_BYTES
 from walferry.hbase.versions import Release, release_of
@@ -113,7 +113,7 @@ class HBaseClient:
 
     def describe(self, table: str) -> TableDescriptor:
         """The table's schema. Raises TableNotFoundError."""
-        return admin.describe(self, table)
+        return admin.get_descriptor(self, table)
 
     def table_exists(self, table: str) -> bool:
         """Whether there is such a table."""
@@ -125,7 +125,7 @@ class HBaseClient:
 
     def regions(self, table: str) -> list[Region]:
         """The table's regions now, by start row. Raises TableNotFoundError."""
-        return retried(lambda: self._locations.regions(table))
+        return retry_call(lambda: self._locations.regions(table))
 
     def locate(self, table: str, row: bytes) -> Region:
         """The region that holds a row, as cached; one attempt. Raises RegionNotServedError (transient)."""
@@ -159,7 +159,7 @@ class HBaseClient:
             )
             return answer
 
-        return retried(call, attempts=attempts)
+        return retry_call(call, attempts=attempts)
 
     def region_call(
         self,

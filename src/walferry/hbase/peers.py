@@ -12,7 +12,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import peers_by_rpc, peers_in_zookeeper
 from walferry.hbase.calls import Calls
 from walferry.hbase.errors import RemoteError, unknown_there
-from walferry.hbase.retry import retried
+from walferry.hbase.retry import retry_call
 from walferry.hbase.versions import By
 
 # Makes a disabled peer keep WALs without a sink or a jar: the class is part of HBase and replicates nothing.
@@ -51,7 +51,7 @@ def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT
                 peer=peer_id,
             )
 
-    retried(add)
+    retry_call(add)
 
 
 def peers(client: Calls) -> dict[str, tuple[bool, str]]:
@@ -67,7 +67,7 @@ def remove_peer(client: Calls, peer_id: str) -> bool:
             removed = True
             _WAYS[client.release.peers].remove(client, peer_id)
 
-    retried(remove)
+    retry_call(remove)
     return removed
 
 

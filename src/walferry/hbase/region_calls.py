@@ -11,7 +11,7 @@ from walferry.clock import steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import Region
-from walferry.hbase.retry import REGION_ATTEMPTS, retried
+from walferry.hbase.retry import REGION_ATTEMPTS, retry_call
 
 M = TypeVar("M", bound=Message)
 
@@ -60,7 +60,7 @@ def region_call(
         asked(sent)
         return answer
 
-    return retried(
+    return retry_call(
         call,
         attempts=REGION_ATTEMPTS,
         on_failure=failed,

@@ -35,7 +35,7 @@ def pause_s(error: BaseException | None, attempt: int) -> float:
     return pause * random.uniform(0.8, 1.2)
 
 
-def retried(
+def retry_call(
     call: Callable[[], T],
     *,
     attempts: int = ATTEMPTS,

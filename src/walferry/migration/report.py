@@ -14,13 +14,13 @@ from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, RunLedger
 from walferry.ledger.comparisons import lacks_explanation, needs_decision
-from walferry.migration.explaining.accept import describe
+from walferry.migration.explaining.accept import difference_facts
 from walferry.migration.explaining.explain import WORST_FIRST
 from walferry.migration.touching.verified import unseen
 from walferry.run.notes.copying_again import copied
 from walferry.run.notes.last_comparison import AFTER_THE_RUN, counts_as_equal, is_after_the_run
 from walferry.run.notes.spot_check import only_second, spot_check_of
-from walferry.run.progress.missing_numbers import describe as describe_numbers
+from walferry.run.progress.missing_numbers import number_gap_text
 from walferry.run.progress.status import status
 
 SHOWN_ROWS = 20
@@ -62,7 +62,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         "late_edits": dict(Counter(edit.decision or "undecided" for edit in ledger.late.all())),
         "gaps": len(ledger.log.gaps()) if ledger.log.fence("end") else None,
         "unseen": _unseen(ledger),
-        "missing_numbers": [asdict(gap) | {"text": describe_numbers(gap)} for gap in ledger.numbers.gaps()],
+        "missing_numbers": [asdict(gap) | {"text": number_gap_text(gap)} for gap in ledger.numbers.gaps()],
         "coverage": [
             {"group": c.group, "table": c.table, "seen": c.seen, "sealed": c.sealed, "applied": c.applied,
              "verified": c.verified}
@@ -111,8 +111,8 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
             "unexplained": differing.get(table, 0) - sum(not lacks_explanation(item, decided) for item in found),
             "undecided": sum(needs_decision(item, decided) for item in found),
             "second_reader": check.describe() if (check := checks.get(table)) else None,
-            "rows": [describe(item, decided) for item in found],
-            "rows_since": [describe(item, decided) for item in ledger.comparisons.looked(table)],
+            "rows": [difference_facts(item, decided) for item in found],
+            "rows_since": [difference_facts(item, decided) for item in ledger.comparisons.looked(table)],
         }  # fmt: skip
         row["after_the_run"] = table in newest and is_after_the_run(ledger, newest[table])
         row["equal_since"] = (

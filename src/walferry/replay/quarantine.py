@@ -366,7 +366,7 @@ def borders_of(run: Run, table: str, region: str) -> list[tuple[bytes, bytes]]:
     return [(r.start, r.end) for r in chosen]
 
 
-def describe(item: Quarantined) -> dict[str, Any]:
+def quarantined_facts(item: Quarantined) -> dict[str, Any]:
     """An item as shown by `walferry quarantine`, without its bytes."""
     return {
         "id": item.quarantine_id, "state": item.state, "table": item.table, "region": item.region,

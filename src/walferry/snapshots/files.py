@@ -120,7 +120,7 @@ def size_of(manifest: pb.SnapshotDataManifest) -> int:
     )
 
 
-def regions_of(root: str, manifest: pb.SnapshotDataManifest) -> list[SnapshotRegion]:
+def snapshot_regions(root: str, manifest: pb.SnapshotDataManifest) -> list[SnapshotRegion]:
     """A snapshot's regions by their first row. Raises UnreadableInputError for a store file of an unknown kind.
 
     Parents of a split, whose daughters are in the snapshot too, are left out.

@@ -23,8 +23,8 @@ from walferry.snapshots.files import (
     common_rows,
     read_info,
     read_manifest,
-    regions_of,
     rows_inside,
+    snapshot_regions,
 )
 from walferry.storage import FileSystem, open_file_system
 
@@ -127,7 +127,7 @@ def regions_asked(query: SnapshotQuery) -> tuple[str, list[SnapshotPart]]:
     if at_ms is None:
         at_ms = read_info(files, root, query.snapshot).creation_time
     found = []
-    for region in regions_of(root, manifest):
+    for region in snapshot_regions(root, manifest):
         start, end = common_rows(region.start, region.end, query.start_row, query.stop_row)
         if end and start >= end:
             continue

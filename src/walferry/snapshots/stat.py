@@ -63,7 +63,7 @@ def stat(
     Raises what `regions_asked` raises, and UnreadableInputError for a store file that is gone.
     """
     table, regions = regions_asked(query)
-    counts: dict[str, list[_Count]] = defaultdict(list)
+    counts: dict[str, list[_PartCount]] = defaultdict(list)
     over = threading.Event()
     pool = ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS), thread_name_prefix="count")
     try:
@@ -86,15 +86,15 @@ def stat(
 
 
 @dataclass(frozen=True)
-class _Count:
+class _PartCount:
     rows: int
     cells: int
     oldest: int | None
     newest: int | None
 
 
-def _total(counts: Sequence[_Count]) -> _Count:
-    return _Count(
+def _total(counts: Sequence[_PartCount]) -> _PartCount:
+    return _PartCount(
         sum(count.rows for count in counts),
         sum(count.cells for count in counts),
         min((count.oldest for count in counts if count.oldest is not None), default=None),
@@ -102,17 +102,19 @@ def _total(counts: Sequence[_Count]) -> _Count:
     )
 
 
-def _count(query: SnapshotQuery, part: SnapshotPart, over: threading.Event) -> _Count:
+def _count(query: SnapshotQuery, part: SnapshotPart, over: threading.Event) -> _PartCount:
     found = []
     for index, chosen in chosen_cells(query, part):
         if over.is_set():
             break
         first, cells, oldest, newest = row_sums(index, chosen)
-        found.append(_Count(len(first), int(cells.sum()), int(oldest.min()), int(newest.max())))
+        found.append(_PartCount(len(first), int(cells.sum()), int(oldest.min()), int(newest.max())))
     return _total(found)
 
 
-def _sum(parts: Sequence[SnapshotPart], counts: Sequence[_Count], region: SnapshotRegion | None = None) -> RegionCount:
+def _sum(
+    parts: Sequence[SnapshotPart], counts: Sequence[_PartCount], region: SnapshotRegion | None = None
+) -> RegionCount:
     name, start = ("", "") if region is None else (region.name, region.start.hex())
     sizes = {file.paths[0]: file.size for part in parts for file in part.region.files}
     total = _total(counts)

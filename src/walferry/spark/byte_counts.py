@@ -22,7 +22,7 @@ _COUNT = struct.Struct(">16sIQ")
 
 
 @dataclass(frozen=True)
-class Collector:
+class CountReceiver:
     """Where a job's counts go: the driver's address, and the job's secret. Sent to the executors."""
 
     host: str
@@ -31,14 +31,14 @@ class Collector:
 
 
 @contextmanager
-def collecting(host: str) -> Iterator[tuple[Collector, dict[int, int]]]:
+def collecting(host: str) -> Iterator[tuple[CountReceiver, dict[int, int]]]:
     """Collect counts on an address of this host; the dict maps an item's number to its bytes, once it reported any."""
     family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
     counts: dict[int, int] = {}
     with socket.socket(family, kind) as receiver:
         receiver.bind(address)
         receiver.settimeout(0.2)
-        collector = Collector(host, receiver.getsockname()[1], secrets.token_bytes(16))
+        collector = CountReceiver(host, receiver.getsockname()[1], secrets.token_bytes(16))
         ended = threading.Event()
 
         def receive() -> None:
@@ -59,10 +59,10 @@ def collecting(host: str) -> Iterator[tuple[Collector, dict[int, int]]]:
             thread.join()
 
 
-class _Count:
+class _ItemCount:
     """The count of this worker process's current item."""
 
-    def __init__(self, collector: Collector, item: int) -> None:
+    def __init__(self, collector: CountReceiver, item: int) -> None:
         self._collector = collector
         self._item = item
         self._bytes = 0
@@ -101,9 +101,9 @@ _current = _Current()
 
 
 @contextmanager
-def counting(collector: Collector | None, item: int) -> Iterator[None]:
+def counting(collector: CountReceiver | None, item: int) -> Iterator[None]:
     """Make `count_bytes` in this thread count for this item; without a collector nothing is counted."""
-    count = None if collector is None else _Count(collector, item)
+    count = None if collector is None else _ItemCount(collector, item)
     _current.add = None if count is None else count.add
     try:
         yield

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from walferry.spark import session
 
-class Source(DataSource):
+class WarmUp(DataSource):
     @classmethod
     def name(cls):
         return "warm_up"
@@ -43,7 +43,7 @@ class Reader(DataSourceReader):
         yield pa.RecordBatch.from_arrays(data, names=["part", "data"])
 
 spark = session.open_session("warm up", sys.argv[1:])
-spark.dataSource.register(Source)
+spark.dataSource.register(WarmUp)
 cells = spark.read.format("warm_up").load()
 cells.agg(F.count("*"), F.max("part")).collect()
 placed = cells.mapInArrow(lambda batches: batches, cells.schema).repartitionById(2, "part").sortWithinPartitions("data")

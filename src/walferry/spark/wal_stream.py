@@ -39,14 +39,14 @@ from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, parse_wal_name
 from walferry.wal.live_tail import NO_LIMITS, LiveTail
 from walferry.wal.open import Until, open_wal
-from walferry.wal.tail import BatchLimits, Offset, Span, between, missing
+from walferry.wal.tail import BatchLimits, FileSpan, Offset, between, missing
 
 
 @dataclass
 class SpanPartition(InputPartition):
     """A part of one WAL file."""
 
-    span: Span
+    span: FileSpan
 
 
 class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -24,7 +24,7 @@ from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, parse_wal_name
 from walferry.wal.live_tail import LiveTail
 from walferry.wal.open import Until, Wal, open_wal
-from walferry.wal.tail import Offset, Span
+from walferry.wal.tail import FileSpan, Offset
 
 MOST_ROWS = 300_000
 """of a table, that are named"""
@@ -33,7 +33,7 @@ MOST_BYTES = 1 << 30
 
 
 @dataclass
-class Others:
+class WrittenByOthers:
     """What others wrote between two positions of a log."""
 
     end: Offset
@@ -50,14 +50,16 @@ def log_end(files: FileSystem, root: str) -> Offset:
     return LiveTail(files, root).at_end()
 
 
-def written_by_others(files: FileSystem, root: str, start: Offset, tables: Collection[str], known: UUID) -> Others:
+def written_by_others(
+    files: FileSystem, root: str, start: Offset, tables: Collection[str], known: UUID
+) -> WrittenByOthers:
     """What others than the cluster `known` wrote to tables since a position of the log below `root`, as far as sealed
     and open files show it now.
 
     Raises GapError for a log that was deleted before it was read, and the errors of reading logs.
     """
     end = LiveTail(files, root).next(start)
-    found = Others(Offset(end.batch, end.groups))
+    found = WrittenByOthers(Offset(end.batch, end.groups))
     asked = {table.encode() for table in tables}
     for span in end.spans if end is not start else ():
         for batch in _entries(files, root, span):
@@ -105,7 +107,7 @@ def _by_others(batch: EntryBatch, known: UUID) -> npt.NDArray[np.bool_]:
     return theirs[batch.clusters]
 
 
-def _entries(files: FileSystem, root: str, span: Span) -> Wal:
+def _entries(files: FileSystem, root: str, span: FileSpan) -> Wal:
     name = parse_wal_name(span.file)
     assert name is not None  # it was listed
     file = WalFile(span.file, *name, path=span.file, place=Place.LIVE, length=0)
@@ -113,7 +115,7 @@ def _entries(files: FileSystem, root: str, span: Span) -> Wal:
     return open_wal(files, root, file, Until.NOW, start=span.start, stop=stop)
 
 
-def _add(found: Others, batch: EntryBatch, asked: Collection[bytes], known: UUID, file: str) -> None:
+def _add(found: WrittenByOthers, batch: EntryBatch, asked: Collection[bytes], known: UUID, file: str) -> None:
     theirs = _by_others(batch, known)
     for code, name in enumerate(batch.tables):
         if name not in asked:

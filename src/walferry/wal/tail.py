@@ -32,7 +32,7 @@ class GroupPosition:
 
 
 @dataclass(frozen=True)
-class Span:
+class FileSpan:
     """The entries of one file that end past `start` and at or before `stop` (bytes)."""
 
     file: str
@@ -53,7 +53,7 @@ class Offset:
     batch: int = 0
     """the number of the batch; 0: where the stream begins"""
     groups: Mapping[str, GroupPosition] = field(default_factory=dict)
-    spans: tuple[Span, ...] = ()
+    spans: tuple[FileSpan, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As plain values; equal offsets are equal texts."""
@@ -82,13 +82,13 @@ class Offset:
                 group: GroupPosition(**{**known, "ahead": tuple(map(int, known["ahead"].split()))})
                 for group, known in value["groups"].items()
             }
-            spans = tuple(Span(name, **known) for name, known in value["spans"].items())
+            spans = tuple(FileSpan(name, **known) for name, known in value["spans"].items())
             return cls(int(value["batch"]), groups, spans)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise WalferryError(f"hbase_wal did not write the offset {dict(value)!r}") from error
 
 
-def between(start: Offset, end: Offset) -> tuple[Span, ...]:
+def between(start: Offset, end: Offset) -> tuple[FileSpan, ...]:
     """What the batch from `start` to `end` reads. Raises WalferryError when they are not those of one batch."""
     if start.batch == end.batch:
         return ()
@@ -219,7 +219,7 @@ def _walk(position: GroupPosition, listing: CertainListing, group: str, reach: R
         )
         stop = max(found.stop, position.offset)  # another replica may show less than the one before
         if stop > position.offset:
-            budget.take(Span(f"{group}.{position.number}", position.offset, stop, found.sealed))
+            budget.take(FileSpan(f"{group}.{position.number}", position.offset, stop, found.sealed))
         position = replace(position, offset=stop, read=found.sealed)
         if not found.sealed:
             return position
@@ -231,13 +231,13 @@ class _Budget:
     def __init__(self, limits: BatchLimits) -> None:
         self._files = limits.files
         self.left = limits.bytes
-        self.spans: list[Span] = []
+        self.spans: list[FileSpan] = []
 
     @property
     def spent(self) -> bool:
         return (self.left is not None and self.left <= 0) or len(self.spans) == self._files
 
-    def take(self, span: Span) -> None:
+    def take(self, span: FileSpan) -> None:
         self.spans.append(span)
         if self.left is not None:
             self.left -= span.stop - span.start

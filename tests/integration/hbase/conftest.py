@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
 from walferry.formats.cells import cells_to_arrow, index_cells
 from walferry.hbase.client import HBaseClient
@@ -18,7 +18,7 @@ MakeTable = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
-def client(source: Cluster) -> Iterator[HBaseClient]:
+def client(source: MiniCluster) -> Iterator[HBaseClient]:
     with HBaseClient(source.address) as client:
         yield client
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import (
@@ -223,7 +223,7 @@ def test_the_sizes_of_regions_take_one_request_to_each_server(
     assert left_out.encoded not in sizes
 
 
-def test_a_rolled_wal_shows_up_as_a_new_file(client: HBaseClient, source: Cluster) -> None:
+def test_a_rolled_wal_shows_up_as_a_new_file(client: HBaseClient, source: MiniCluster) -> None:
     files = WebHdfs(str(source.address.webhdfs), source.address.user)
     server = client.servers()[0]
     folder = f"{source.address.root_path}/WALs/{server.name}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import thrift
 from walferry.hbase.address import ClusterAddress
@@ -104,7 +104,7 @@ def test_a_method_that_the_server_lacks_is_final(client: HBaseClient) -> None:
     assert raised.value.exception_class == "org.apache.hadoop.hbase.DoNotRetryIOException"
 
 
-def test_a_port_of_another_protocol_is_told_apart(client: HBaseClient, source: Cluster) -> None:
+def test_a_port_of_another_protocol_is_told_apart(client: HBaseClient, source: MiniCluster) -> None:
     webhdfs = str(source.address.webhdfs).removeprefix("http://")
     with pytest.raises(ConnectionFailedError, match="RPC port of an HBase server"):
         client.pool.call(
@@ -117,7 +117,7 @@ def test_a_wrong_zookeeper_is_one_clear_error() -> None:
         client.version()
 
 
-def test_a_wrong_znode_is_named(source: Cluster) -> None:
+def test_a_wrong_znode_is_named(source: MiniCluster) -> None:
     address = ClusterAddress(source.address.zookeeper, znode="/elsewhere")
     with HBaseClient(address) as client, pytest.raises(ServerGoneError, match="/elsewhere/meta-region-server"):
         client.locate("t", b"")
@@ -142,7 +142,7 @@ def test_threads_share_a_client(client: HBaseClient, make_table: Callable[..., s
 
 
 def test_another_reader_sees_what_the_client_wrote(
-    client: HBaseClient, source: Cluster, make_table: Callable[..., str]
+    client: HBaseClient, source: MiniCluster, make_table: Callable[..., str]
 ) -> None:
     name = make_table()
     client.put(name, [Cell(b"r\x00\xff", b"f", b"", b"v", 7)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.formats.cells import encode_cell
 from walferry.formats.markers import Marker
 from walferry.formats.proto import hbase_pb2 as pb
@@ -68,7 +68,7 @@ def test_of_equal_cells_the_last_wins_within_a_request_of_more_than_a_servers_ba
 
 
 def test_the_log_says_which_clusters_an_edit_came_from(
-    client: HBaseClient, source: Cluster, make_table: Callable[..., str]
+    client: HBaseClient, source: MiniCluster, make_table: Callable[..., str]
 ) -> None:
     name = make_table()
     send_all(client, [(name, [encode_cell(b"r%d" % n, b"f", b"q", 5, 4) for n in range(3)])])

@@ -13,7 +13,7 @@ from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply.by_group import requests
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.writer_protocol import CellRun, RefusedError, WriteLimits
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import WalReader
@@ -36,7 +36,7 @@ SITE = {
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseClient]:
     """A cluster whose servers take requests of up to MOST_BYTES and queue MOST_QUEUED_BYTES, with the table `t`."""
     folder: Path = tmp_path_factory.mktemp("small")
-    with Cluster.start(folder, thrift=False, hbase_site=SITE) as cluster, HBaseClient(cluster.address) as client:
+    with MiniCluster.start(folder, thrift=False, hbase_site=SITE) as cluster, HBaseClient(cluster.address) as client:
         client.create_table("t", {"f": {"VERSIONS": "3"}})
         yield client
 
@@ -83,7 +83,7 @@ def test_a_request_that_does_not_fit_into_the_servers_queue_is_told_as_that(smal
         writer(small).send([CellRun("t", b"", 1)], cell)
 
 
-def test_an_entry_of_59_mib_arrives_in_requests_that_the_target_takes(target: Cluster) -> None:
+def test_an_entry_of_59_mib_arrives_in_requests_that_the_target_takes(target: MiniCluster) -> None:
     cells = cells_of(b"wide", 59, 1 << 20)
     content = header() + entry(cells, table_name=b"wide") + TRAILER
     (batch,) = WalReader([content], "file", batch_bytes=2 * len(content))

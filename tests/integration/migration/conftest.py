@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import as_if_copied, content
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger
 from walferry.migration.copying import copy
@@ -22,7 +22,7 @@ Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 
 
 @pytest.fixture(scope="session")
-def at_target(target: Cluster) -> Iterator[HBaseClient]:
+def at_target(target: MiniCluster) -> Iterator[HBaseClient]:
     """A client of the target."""
     with HBaseClient(target.address) as client:
         yield client
@@ -40,7 +40,9 @@ def make_table(at_source: HBaseClient) -> Callable[..., str]:
     return make
 
 
-def spec_of(name: str, source: Cluster, target: Cluster, tables: list[str], **keys: object) -> dict[str, object]:
+def spec_of(
+    name: str, source: MiniCluster, target: MiniCluster, tables: list[str], **keys: object
+) -> dict[str, object]:
     """A spec with the clusters written out."""
     clusters = {
         side: {
@@ -55,7 +57,7 @@ def spec_of(name: str, source: Cluster, target: Cluster, tables: list[str], **ke
 
 
 @pytest.fixture
-def start_run(source: Cluster, target: Cluster, spark: SparkSession, tmp_path: Path) -> Iterator[StartRun]:
+def start_run(source: MiniCluster, target: MiniCluster, spark: SparkSession, tmp_path: Path) -> Iterator[StartRun]:
     """Runs every phase in front of the replay, with a ledger of its own; the runs are released at the end.
 
     Only tables that hold something are copied: the copy has tests of its own.
@@ -88,10 +90,10 @@ def start_run(source: Cluster, target: Cluster, spark: SparkSession, tmp_path: P
 
 
 @pytest.fixture
-def sides(source: Cluster, target: Cluster) -> Sides:
+def sides(source: MiniCluster, target: MiniCluster) -> Sides:
     """What HBase's own Thrift servers show of the run's tables: of every row all versions of all columns."""
 
-    def read(cluster: Cluster, tables: list[str]) -> dict[str, object]:
+    def read(cluster: MiniCluster, tables: list[str]) -> dict[str, object]:
         return {f"{name} {key}": cells for name in tables for key, cells in content(cluster, name).items()}
 
     def both(run: Run) -> tuple[dict[str, object], dict[str, object]]:

@@ -12,7 +12,7 @@ from uuid import uuid4
 import numpy as np
 from pyspark.sql import SparkSession
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.formats.cells import cells_to_arrow, index_cells
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -50,20 +50,20 @@ def unique(prefix: str = "t") -> str:
     return f"{prefix}{uuid4().hex[:8]}"
 
 
-def cluster_keys(cluster: Cluster) -> dict[str, Any]:
+def cluster_keys(cluster: MiniCluster) -> dict[str, Any]:
     """The keys of a spec's `source` or `target` for a booted cluster."""
     address = cluster.address
     names = ("zookeeper", "znode", "webhdfs", "rootdir", "waldir", "thrift")
     return {name: getattr(address, name) for name in names}
 
 
-def spec_keys(source: Cluster, target: Cluster, tables: Sequence[Any], **more: Any) -> dict[str, Any]:
+def spec_keys(source: MiniCluster, target: MiniCluster, tables: Sequence[Any], **more: Any) -> dict[str, Any]:
     """A whole spec, with a name of its own."""
     sides = {"source": cluster_keys(source), "target": cluster_keys(target)}
     return {"name": unique("move_"), **sides, "tables": list(tables), **more}
 
 
-def make_spec(source: Cluster, target: Cluster, tables: Sequence[Any], **more: Any) -> ResolvedSpec:
+def make_spec(source: MiniCluster, target: MiniCluster, tables: Sequence[Any], **more: Any) -> ResolvedSpec:
     """The same, resolved."""
     return ResolvedSpec.model_validate(spec_keys(source, target, tables, **more))
 
@@ -124,7 +124,7 @@ def fill(client: HBaseClient, table: str, rows: int = 20, family: bytes = b"f") 
     client.put(table, [Cell(b"r%02d" % number, family, b"q", b"v%d" % number, 1) for number in range(rows)])
 
 
-def visible(cluster: Cluster, table: str) -> list[Any]:
+def visible(cluster: MiniCluster, table: str) -> list[Any]:
     """All that a client sees of a table, all versions, by a reader that is not ours (happybase)."""
     connection = connect(cluster.address)
     try:
@@ -138,7 +138,7 @@ def visible(cluster: Cluster, table: str) -> list[Any]:
         connection.close()
 
 
-def content(cluster: Cluster, table: str) -> dict[str, object]:
+def content(cluster: MiniCluster, table: str) -> dict[str, object]:
     """The same by row and column, for comparing."""
     return {f"{row!r} {column!r}": cells for row, column, cells in visible(cluster, table)}
 

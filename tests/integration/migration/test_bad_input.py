@@ -18,7 +18,7 @@ import yaml
 
 from integration.migration.command import walferry
 from integration.migration.moves import begin, content, copy_tables, fill, make_spec, run_of, spec_keys, unique
-from walferry.embedded.cluster import Cluster, Ports
+from walferry.embedded.cluster import MiniCluster, Ports
 from walferry.embedded.processes import free_ports
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
@@ -32,7 +32,7 @@ Refusal = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
     """A cluster that checks permissions, and that waits ten minutes before it calls a silent server dead."""
     site = {
         "hbase.security.authorization": "true",
@@ -43,12 +43,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "hbase.zookeeper.property.maxSessionTimeout": "600000",
     }
     folder = tmp_path_factory.mktemp("guarded")
-    with Cluster.start(folder, region_servers=2, ports=Ports.free(2), hbase_site=site) as cluster:
+    with MiniCluster.start(folder, region_servers=2, ports=Ports.free(2), hbase_site=site) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def at_guarded(guarded: Cluster) -> Iterator[HBaseClient]:
+def at_guarded(guarded: MiniCluster) -> Iterator[HBaseClient]:
     with HBaseClient(guarded.address) as client:
         yield client
 
@@ -60,7 +60,9 @@ def left_on(client: HBaseClient) -> tuple[Any, ...]:
 
 
 @pytest.fixture
-def refusal(source: Cluster, guarded: Cluster, at_source: HBaseClient, at_guarded: HBaseClient, tmp_path: Path) -> Any:
+def refusal(
+    source: MiniCluster, guarded: MiniCluster, at_source: HBaseClient, at_guarded: HBaseClient, tmp_path: Path
+) -> Any:
     """`walferry start` of a spec that must be refused: its one line on stderr behind the log's lines."""
 
     def refused(keys: dict[str, Any], code: int = 2) -> str:
@@ -84,7 +86,7 @@ def table_on(client: HBaseClient, rows: int = 20) -> str:
     return name
 
 
-def set_quota(cluster: Cluster, path: str, space: int) -> None:
+def set_quota(cluster: MiniCluster, path: str, space: int) -> None:
     answer = requests.put(
         f"{cluster.address.webhdfs}/webhdfs/v1{path}",
         params={"op": "SETQUOTA", "storagespacequota": str(space), "user.name": cluster.address.user},
@@ -93,7 +95,7 @@ def set_quota(cluster: Cluster, path: str, space: int) -> None:
     answer.raise_for_status()
 
 
-def set_permission(cluster: Cluster, path: str, octal: str) -> None:
+def set_permission(cluster: MiniCluster, path: str, octal: str) -> None:
     answer = requests.put(
         f"{cluster.address.webhdfs}/webhdfs/v1{path}",
         params={"op": "SETPERMISSION", "permission": octal, "user.name": cluster.address.user},
@@ -103,7 +105,7 @@ def set_permission(cluster: Cluster, path: str, octal: str) -> None:
 
 
 def test_a_user_without_permissions_at_the_source_is_told_which(
-    guarded: Cluster, target: Cluster, at_guarded: HBaseClient, refusal: Refusal
+    guarded: MiniCluster, target: MiniCluster, at_guarded: HBaseClient, refusal: Refusal
 ) -> None:
     table = table_on(at_guarded)
     keys = spec_keys(guarded, target, [table])
@@ -113,7 +115,7 @@ def test_a_user_without_permissions_at_the_source_is_told_which(
 
 
 def test_a_user_without_permissions_at_the_target_is_told_which(
-    source: Cluster, guarded: Cluster, at_source: HBaseClient, refusal: Refusal
+    source: MiniCluster, guarded: MiniCluster, at_source: HBaseClient, refusal: Refusal
 ) -> None:
     keys = spec_keys(source, guarded, [table_on(at_source)])
     keys["target"]["user"] = "mallory"
@@ -123,7 +125,7 @@ def test_a_user_without_permissions_at_the_target_is_told_which(
 
 
 def test_a_user_who_may_do_everything_is_not_refused(
-    guarded: Cluster, target: Cluster, at_guarded: HBaseClient, tmp_path: Path
+    guarded: MiniCluster, target: MiniCluster, at_guarded: HBaseClient, tmp_path: Path
 ) -> None:
     table = table_on(at_guarded)
     with run_of(make_spec(guarded, target, [table]), tmp_path) as run:
@@ -134,7 +136,7 @@ def test_a_user_who_may_do_everything_is_not_refused(
 
 
 def test_a_folder_that_the_user_may_not_read_is_named(
-    source: Cluster, guarded: Cluster, at_source: HBaseClient, refusal: Refusal
+    source: MiniCluster, guarded: MiniCluster, at_source: HBaseClient, refusal: Refusal
 ) -> None:
     keys = spec_keys(source, guarded, [table_on(at_source)])
     keys["source"]["user"] = "mallory"
@@ -148,7 +150,7 @@ def test_a_folder_that_the_user_may_not_read_is_named(
 
 
 def test_a_source_whose_peers_cannot_be_changed_is_refused(
-    guarded: Cluster, target: Cluster, at_guarded: HBaseClient, refusal: Refusal
+    guarded: MiniCluster, target: MiniCluster, at_guarded: HBaseClient, refusal: Refusal
 ) -> None:
     def switch(on: bool) -> None:
         # Its request is one boolean, as is this answer.
@@ -164,7 +166,7 @@ def test_a_source_whose_peers_cannot_be_changed_is_refused(
 
 
 def test_a_thrift_server_that_does_not_answer_is_refused_where_the_run_would_write_through_it(
-    source: Cluster, guarded: Cluster, at_source: HBaseClient, refusal: Refusal
+    source: MiniCluster, guarded: MiniCluster, at_source: HBaseClient, refusal: Refusal
 ) -> None:
     (port,) = free_ports(1)
     keys = spec_keys(source, guarded, [table_on(at_source)], apply="thrift")
@@ -173,7 +175,12 @@ def test_a_thrift_server_that_does_not_answer_is_refused_where_the_run_would_wri
 
 
 def test_a_quota_that_is_too_small_is_refused_and_one_met_in_the_middle_is_named_and_can_be_raised(
-    source: Cluster, guarded: Cluster, at_source: HBaseClient, at_guarded: HBaseClient, refusal: Refusal, tmp_path: Path
+    source: MiniCluster,
+    guarded: MiniCluster,
+    at_source: HBaseClient,
+    at_guarded: HBaseClient,
+    refusal: Refusal,
+    tmp_path: Path,
 ) -> None:
     table = table_on(at_source, 100)
     keys = spec_keys(source, guarded, [table])
@@ -193,7 +200,7 @@ def test_a_quota_that_is_too_small_is_refused_and_one_met_in_the_middle_is_named
         set_quota(guarded, "/hbase/archive", -1)
 
 
-def test_a_region_server_that_hangs_is_given_up_and_named(guarded: Cluster) -> None:
+def test_a_region_server_that_hangs_is_given_up_and_named(guarded: MiniCluster) -> None:
     pid = guarded.pids["regionserver-1"]
     with HBaseClient(guarded.address, timeout_s=1) as impatient:
         hanging = next(server for server in impatient.servers() if server.port == guarded.ports.region_servers[1])

@@ -17,7 +17,7 @@ from walferry.apply.bulk_loader import Loader, StagedHFile
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import WriteLimits
 from walferry.embedded import tools
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
 from walferry.formats.cells import Bytes, CellType, Int64s, cell_starts, encode_cell
 from walferry.formats.hfile_writer import StoreFormat
@@ -56,7 +56,7 @@ class Target:
 
 
 @pytest.fixture
-def there(source: Cluster, target: Cluster, at_target: HBaseClient) -> Target:
+def there(source: MiniCluster, target: MiniCluster, at_target: HBaseClient) -> Target:
     """An empty table of the target with three regions."""
     name = f"bulk{uuid4().hex[:8]}"
     at_target.create_table(name, {"f": {"VERSIONS": "9"}}, [b"row100", b"row200"])
@@ -116,7 +116,7 @@ def in_order(made: Sequence[Edit]) -> Iterator[tuple[Bytes, Int64s]]:
     ["plain", "fast-diff", *(pytest.param(name, marks=pytest.mark.long) for name in ("diff", "prefix", "row-index"))],
 )
 def test_hbase_shows_what_was_loaded_as_if_it_had_written_it(
-    format: str, source: Cluster, target: Cluster, at_source: HBaseClient, there: Target
+    format: str, source: MiniCluster, target: MiniCluster, at_source: HBaseClient, there: Target
 ) -> None:
     made = edits(1500)
     written_by_hbase(at_source, there.table, made)
@@ -135,7 +135,7 @@ def test_hbase_shows_what_was_loaded_as_if_it_had_written_it(
 
 
 def test_files_written_before_a_split_are_cut_for_its_daughters(
-    source: Cluster, target: Cluster, at_source: HBaseClient, there: Target
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, there: Target
 ) -> None:
     made = edits(400)
     written_by_hbase(at_source, there.table, made)
@@ -151,7 +151,7 @@ Load = Callable[..., bool]
 
 @pytest.mark.parametrize("carried_out", [True, False])
 def test_a_load_with_an_unknown_outcome_is_repeated_only_if_the_files_still_lie_there(
-    carried_out: bool, source: Cluster, target: Cluster, at_source: HBaseClient, there: Target,
+    carried_out: bool, source: MiniCluster, target: MiniCluster, at_source: HBaseClient, there: Target,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     made = edits(300)

@@ -19,7 +19,7 @@ import yaml
 
 from integration.migration.command import COMMAND, environment, walferry
 from integration.migration.moves import begin, copy_tables, fill, make_spec, spec_keys, unique, visible
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column
@@ -50,7 +50,7 @@ def answers(folder: Path, name: str) -> set[str]:
 
 
 @contextmanager
-def writing(source: Cluster, table: str) -> Iterator[list[str]]:
+def writing(source: MiniCluster, table: str) -> Iterator[list[str]]:
     """Puts rows one after the other until it is stopped or refused; the list gets the refusal."""
     refusals: list[str] = []
     stop = threading.Event()
@@ -108,7 +108,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     table = unique()
     keys = spec_keys(source, target, [table], write_stop="readonly", max_lag=60)
@@ -210,7 +210,9 @@ def wait_until(done: Any, process: subprocess.Popen[bytes], seconds: float = 600
         time.sleep(0.5)
 
 
-def test_an_aborted_run_leaves_nothing_but_its_target_table(source: Cluster, target: Cluster, tmp_path: Path) -> None:
+def test_an_aborted_run_leaves_nothing_but_its_target_table(
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
+) -> None:
     table = unique()
     spec = make_spec(source, target, [table])
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:

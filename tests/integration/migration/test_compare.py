@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from integration.migration.moves import begin, copy_tables, fill, make_spec, raw, run_of, spark, unique, visible
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import UsageError
 from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
@@ -47,7 +47,7 @@ def compact(client: HBaseClient, name: str, row: bytes, gone: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def moved(source: MiniCluster, target: MiniCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Copied, written to behind the fence, and replayed once."""
     spec = make_spec(source, target, list(FAMILIES))
     with HBaseClient(source.address) as client, run_of(spec, tmp_path_factory.mktemp("compare")) as run:
@@ -95,7 +95,9 @@ def found(run: Run, table: str) -> dict[bytes, str]:
     return {d.row: d.kind for d in run.ledger.comparisons.differences(None, table)}
 
 
-def test_equal_tables_are_equal_also_when_one_side_has_compacted(moved: Run, source: Cluster, target: Cluster) -> None:
+def test_equal_tables_are_equal_also_when_one_side_has_compacted(
+    moved: Run, source: MiniCluster, target: MiniCluster
+) -> None:
     assert visible(source, EQUAL) == visible(target, EQUAL)
     for attempt in (1, 2):
         result = compare(moved, spark, EQUAL)
@@ -111,7 +113,7 @@ def test_equal_tables_are_equal_also_when_one_side_has_compacted(moved: Run, sou
 
 
 def test_of_a_table_with_a_ttl_everything_that_a_reader_sees_is_compared(
-    moved: Run, source: Cluster, target: Cluster
+    moved: Run, source: MiniCluster, target: MiniCluster
 ) -> None:
     """Hole: the moment of comparison lay ten minutes ahead and more, so that nothing of this table was compared."""
     result = compare(moved, spark, EXPIRED)
@@ -129,7 +131,7 @@ def test_of_a_table_with_a_ttl_everything_that_a_reader_sees_is_compared(
 
 
 def test_expired_versions_that_a_family_keeps_are_equal_whatever_a_side_has_dropped(
-    moved: Run, source: Cluster, target: Cluster
+    moved: Run, source: MiniCluster, target: MiniCluster
 ) -> None:
     result = compare(moved, spark, KEPT)
     assert (result.differing_rows, result.unexplained) == (0, 0)
@@ -140,7 +142,7 @@ def test_expired_versions_that_a_family_keeps_are_equal_whatever_a_side_has_drop
 
 
 def test_every_difference_is_found_with_its_row_and_gets_its_class(
-    moved: Run, source: Cluster, target: Cluster
+    moved: Run, source: MiniCluster, target: MiniCluster
 ) -> None:
     assert [timestamp for _, timestamp, kind, _ in raw(moved.source, ROWS, b"surplus") if kind == CellType.PUT] == [4]
     assert len(raw(moved.target, ROWS, b"surplus")) > 1

@@ -10,7 +10,7 @@ import pytest
 
 from integration.migration.moves import begin, copy_tables, fill, make_spec, run_of, spark, unique, visible
 from walferry.cutover.gates import check_copy
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger.leases import FollowedTwiceError
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
-def here(source: Cluster) -> Iterator[HBaseClient]:
+def here(source: MiniCluster) -> Iterator[HBaseClient]:
     with HBaseClient(source.address) as client:
         yield client
 
@@ -40,7 +40,7 @@ def hfiles(files: FileSystem, folder: str) -> list[str]:
 
 
 def test_a_table_arrives_under_another_name_in_a_namespace_that_is_made(
-    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, here: HBaseClient, tmp_path: Path
 ) -> None:
     namespace, table, other = unique("n"), unique(), unique("o")
     here.create_namespace(namespace)
@@ -65,7 +65,7 @@ def test_a_table_arrives_under_another_name_in_a_namespace_that_is_made(
 
 
 def test_a_table_into_which_another_run_follows_a_log_is_refused_before_anything_is_made(
-    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, here: HBaseClient, tmp_path: Path
 ) -> None:
     table = unique()
     here.create_table(table, {"f": {}})
@@ -79,7 +79,7 @@ def test_a_table_into_which_another_run_follows_a_log_is_refused_before_anything
 
 
 def test_a_region_that_was_just_split_arrives_with_its_references(
-    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, here: HBaseClient, tmp_path: Path
 ) -> None:
     table = unique()
     here.create_table(table, {"f": {}})
@@ -101,7 +101,7 @@ def test_a_region_that_was_just_split_arrives_with_its_references(
 
 
 def test_a_table_that_was_cloned_itself_arrives_with_what_its_links_name(
-    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, here: HBaseClient, tmp_path: Path
 ) -> None:
     origin, table = unique(), unique("clone")
     here.create_table(origin, {"f": {}})
@@ -123,7 +123,12 @@ def test_a_table_that_was_cloned_itself_arrives_with_what_its_links_name(
 
 @pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_copy_that_was_cut_off_is_completed_also_from_the_archive(
-    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
+    source: MiniCluster,
+    target: MiniCluster,
+    here: HBaseClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by_spark: bool,
 ) -> None:
     if by_spark:
         monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")
@@ -157,7 +162,7 @@ def test_a_copy_that_was_cut_off_is_completed_also_from_the_archive(
 
 
 def test_a_file_that_was_copied_wrong_shuts_the_gate(
-    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, here: HBaseClient, tmp_path: Path
 ) -> None:
     table = unique()
     here.create_table(table, {"f": {}}, [b"r10"])

@@ -16,7 +16,7 @@ from walferry.apply.bulk_loader import Loader, staging_folder
 from walferry.cutover.cluster_answers import schema_differences
 from walferry.cutover.gates import check_copy
 from walferry.cutover.ways_out import abort
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_family, put
@@ -86,7 +86,8 @@ def writer(at_source: HBaseClient) -> Iterator[Callable[[str], Callable[[], None
     [(True, False), (False, True), *(pytest.param(one, one, marks=pytest.mark.long) for one in (True, False))],
 )
 def test_the_history_is_loaded_while_a_writer_goes_on_and_the_replay_makes_both_sides_equal(
-    source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str],
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[...,
+    str],
     writer: Callable[[str], Callable[[], None]], spark: SparkSession, tmp_path: Path, existing: bool, by_spark: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -122,8 +123,8 @@ def test_the_history_is_loaded_while_a_writer_goes_on_and_the_replay_makes_both_
     "meanwhile", ["truncated", *(pytest.param(what, marks=pytest.mark.long) for what in ("nothing", "dropped"))]
 )
 def test_a_load_that_was_killed_goes_on_with_the_regions_that_are_left_also_after_a_split_at_the_target(
-    source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[...,
+    str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str,
 ) -> None:  # fmt: skip
     """Of a table that somebody empties in between, or drops, none are left out."""
     table, other = stored(at_source, make_table), unique("o")
@@ -173,7 +174,7 @@ def test_a_load_that_was_killed_goes_on_with_the_regions_that_are_left_also_afte
 
 
 def test_cells_that_were_not_loaded_shut_the_gate(
-    source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], tmp_path: Path,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, make_table: Callable[..., str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     table = stored(at_source, make_table)
@@ -191,7 +192,7 @@ def test_cells_that_were_not_loaded_shut_the_gate(
 
 
 def test_what_is_staged_beside_an_abort_does_not_stay(
-    source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], tmp_path: Path,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, make_table: Callable[..., str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     table = stored(at_source, make_table)
@@ -221,8 +222,8 @@ def refusal(run: Run) -> str:
 
 
 def test_a_target_table_that_is_not_empty_or_has_other_families_is_refused(
-    source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str],
-    tmp_path: Path,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[...,
+    str], tmp_path: Path,
 ) -> None:  # fmt: skip
     table, filled, lacking = make_table(), unique("o"), unique("o")
     at_target.create_table(filled, FAMILIES)
@@ -235,7 +236,7 @@ def test_a_target_table_that_is_not_empty_or_has_other_families_is_refused(
 
 
 @pytest.fixture
-def staging(target: Cluster) -> Iterator[str]:
+def staging(target: MiniCluster) -> Iterator[str]:
     """The folder of all tables' staging folders, which is not there before the test, nor afterwards."""
     parent, files = staging_folder(target.address.root_path, "t").rpartition("/")[0], shared_files(target.address)
     files.delete(parent, recursive=True)
@@ -244,8 +245,8 @@ def staging(target: Cluster) -> Iterator[str]:
 
 
 def test_a_user_who_may_only_write_where_files_are_staged_loads_them_and_an_abort_leaves_the_table(
-    source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str],
-    staging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[...,
+    str], staging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     table, other = stored(at_source, make_table), unique("o")
     emptied(at_target, other)

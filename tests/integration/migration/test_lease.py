@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.client import HBaseClient
 from walferry.replay.rights.lease import Attempt, LeaseHeldError, LeaseLostError, check, hold, holder_of, supersede
 
@@ -30,7 +30,7 @@ def test_the_second_run_is_told_who_holds_the_table(at_target: HBaseClient) -> N
 
 
 def test_a_lost_session_loses_the_lease_and_its_requests_are_waited_out(
-    at_target: HBaseClient, target: Cluster
+    at_target: HBaseClient, target: MiniCluster
 ) -> None:
     table = uuid4().hex
     other = HBaseClient(target.address)
@@ -48,7 +48,7 @@ def test_a_lost_session_loses_the_lease_and_its_requests_are_waited_out(
 
 
 def test_the_lease_of_a_killed_process_is_taken_long_before_its_session_ends(
-    at_target: HBaseClient, target: Cluster
+    at_target: HBaseClient, target: MiniCluster
 ) -> None:
     table = uuid4().hex
     with subprocess.Popen(
@@ -95,7 +95,7 @@ def test_a_holder_that_failed_leaves_requests_to_wait_for_and_the_wait_is_one_fo
         assert time.monotonic() - started < 1
 
 
-def test_an_attempt_is_superseded_by_the_next_and_told_at_once(at_target: HBaseClient, target: Cluster) -> None:
+def test_an_attempt_is_superseded_by_the_next_and_told_at_once(at_target: HBaseClient, target: MiniCluster) -> None:
     table, told = uuid4().hex, threading.Event()
     with hold(at_target.zk, [table], holder="run one", request_seconds=1, wait_seconds=1) as leases:
         first, second = Attempt("7-3", 0), Attempt("7-3", 1)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from integration.migration.moves import as_if_copied, begin, copy_tables, make_spec, run_of
 from walferry.apply import by_group, by_row
-from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
+from walferry.embedded.cluster import MiniCluster, Ports, boot, shut_down
 from walferry.embedded.environment import Environment
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -51,7 +51,7 @@ BORDERS = tuple(b"%03d" % number for number in range(1, 500))
 
 
 @pytest.fixture
-def pair(servers: Environment, tmp_path: Path) -> Iterator[tuple[Cluster, Cluster]]:
+def pair(servers: Environment, tmp_path: Path) -> Iterator[tuple[MiniCluster, MiniCluster]]:
     """A source and a target with room for such entries, which the servers of the other tests lack."""
     site = {
         **servers.source.hbase_site,
@@ -60,7 +60,7 @@ def pair(servers: Environment, tmp_path: Path) -> Iterator[tuple[Cluster, Cluste
         "hbase.regionserver.region.split.policy": f"{REGION_SERVER}.ConstantSizeRegionSplitPolicy",
     }
     source, target = (
-        Cluster(tmp_path / name, Ports.free(), with_thrift=False, hbase_site=site, hbase_heap="3g")
+        MiniCluster(tmp_path / name, Ports.free(), with_thrift=False, hbase_site=site, hbase_heap="3g")
         for name in ("source", "target")
     )
     boot(source, target)
@@ -107,7 +107,7 @@ def put_large(client: HBaseClient, row: bytes) -> None:
 
 
 def test_what_a_worker_holds_is_bounded_by_the_largest_entry_or_row_whatever_their_number(
-    pair: tuple[Cluster, Cluster], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[MiniCluster, MiniCluster], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def idle(*modules: ModuleType) -> int:
         """What a worker has that has imported these."""

@@ -11,7 +11,7 @@ import pytest
 from integration.migration.moves import begin, copy_tables, fill, make_spec, run_of, skip, spark, unique, visible
 from integration.migration.test_cli import left_behind
 from walferry.cutover import approval
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import UsageError
 from walferry.ledger.rows import ClusterSide, ObjectKind
 from walferry.migration.copying import copy
@@ -45,7 +45,7 @@ def killed_behind(method: Callable[..., object]) -> Callable[..., None]:
 
 
 def test_whatever_was_made_just_before_a_kill_is_known_and_taken_over_and_the_end_takes_it_away(
-    source: Cluster, target: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: MiniCluster, target: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = unique()
     with run_of(make_spec(source, target, [table], write_stop="readonly"), tmp_path) as run:
@@ -79,7 +79,7 @@ def test_whatever_was_made_just_before_a_kill_is_known_and_taken_over_and_the_en
 
 
 def test_an_object_of_another_ledger_is_neither_used_nor_removed(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     table = unique()
     (tmp_path / "other").mkdir()
@@ -103,7 +103,7 @@ def test_an_object_of_another_ledger_is_neither_used_nor_removed(
 
 
 def test_a_table_that_its_owner_had_set_read_only_stays_so_after_an_abort(
-    source: Cluster, target: Cluster, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, tmp_path: Path
 ) -> None:
     closed, written = unique(), unique()
     with run_of(make_spec(source, target, [closed, written], write_stop="readonly"), tmp_path) as run:
@@ -120,7 +120,7 @@ def test_a_table_that_its_owner_had_set_read_only_stays_so_after_an_abort(
 
 @pytest.mark.parametrize("durability", ["SKIP_WAL", "ASYNC_WAL"])
 def test_a_target_table_that_acknowledges_too_early_is_durable_while_edits_are_applied(
-    source: Cluster, target: Cluster, tmp_path: Path, durability: str
+    source: MiniCluster, target: MiniCluster, tmp_path: Path, durability: str
 ) -> None:
     table = unique()
     with run_of(make_spec(source, target, [table]), tmp_path) as run:

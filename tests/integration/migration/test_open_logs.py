@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import content, skip
 from integration.migration.test_rules import edit
 from walferry.apply import by_group
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.load import Service, counted
@@ -138,8 +138,8 @@ def test_bytes_that_a_log_had_shown_and_was_sealed_without_shut_the_gate_however
 
 
 def test_a_region_that_moves_is_followed_without_a_round_and_without_asking_meta(
-    source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun,
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, make_table: Callable[..., str],
+    start_run: StartRun, spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     table = make_table((b"m",))
     still(at_source, table)
@@ -168,7 +168,11 @@ def test_a_region_that_moves_is_followed_without_a_round_and_without_asking_meta
 
 
 def test_nothing_is_sent_of_a_table_that_was_restored_from_a_snapshot(
-    target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
+    target: MiniCluster,
+    at_source: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    spark: SparkSession,
 ) -> None:
     """Hole: its regions close and open with rising numbers, as ones that move."""
     table = make_table()
@@ -188,8 +192,8 @@ def test_nothing_is_sent_of_a_table_that_was_restored_from_a_snapshot(
 
 
 def test_edits_of_a_region_that_was_split_wait_for_the_next_round(
-    source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun,
-    spark: SparkSession,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, make_table: Callable[..., str],
+    start_run: StartRun, spark: SparkSession,
 ) -> None:  # fmt: skip
     table = make_table((b"m",))
     still(at_source, table)
@@ -215,7 +219,7 @@ def test_edits_of_a_region_that_was_split_wait_for_the_next_round(
 
 
 def test_a_follower_that_is_killed_amid_rounds_moves_and_splits_still_ends_equal(
-    source: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides,
+    source: MiniCluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides,
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     table = make_table((b"m", b"q"))

@@ -18,7 +18,7 @@ from walferry.clock import now_ms
 from walferry.cutover import late_edits
 from walferry.cutover.open_target import open_target
 from walferry.cutover.ways_out import withdraw
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.hbase.client import HBaseClient
@@ -27,7 +27,7 @@ from walferry.migration.comparing import compare_ahead
 from walferry.migration.comparing.compare import compare
 from walferry.migration.comparing.compare_last import compare_last
 from walferry.migration.repairing import known_differences
-from walferry.pipeline import WORK, Means
+from walferry.pipeline import WORK, PhaseContext
 from walferry.replay.log import cut
 from walferry.replay.rights.applying import applying
 from walferry.replay.rights.standstill import Standstill
@@ -79,7 +79,7 @@ def stopped(at_source: HBaseClient, table: str, start_run: StartRun, spark: Spar
 
 
 def test_only_what_was_touched_since_the_comparison_is_read_before_the_target_opens(
-    stopped: Run, table: str, spark: SparkSession, target: Cluster
+    stopped: Run, table: str, spark: SparkSession, target: MiniCluster
 ) -> None:
     opened = open_target(stopped, lambda: spark)
     assert opened.at_ms is not None
@@ -110,7 +110,7 @@ def test_a_row_that_somebody_else_changed_at_the_target_keeps_the_target_closed_
 
 
 def test_what_clients_write_to_an_open_target_is_no_difference_and_excuses_none(
-    stopped: Run, table: str, spark: SparkSession, target: Cluster
+    stopped: Run, table: str, spark: SparkSession, target: MiniCluster
 ) -> None:
     assert open_target(stopped, lambda: spark).at_ms is not None
     with HBaseClient(target.address) as client:
@@ -132,7 +132,7 @@ def spoil(run: Run, table: str, row: bytes, qualifier: bytes) -> None:
 
 
 def test_a_clients_own_timestamps_and_its_deletes_that_are_compacted_away_are_no_loss_and_excuse_none(
-    stopped: Run, table: str, spark: SparkSession, target: Cluster
+    stopped: Run, table: str, spark: SparkSession, target: MiniCluster
 ) -> None:
     assert open_target(stopped, lambda: spark).at_ms is not None
     with HBaseClient(target.address) as client:
@@ -149,7 +149,7 @@ def test_a_clients_own_timestamps_and_its_deletes_that_are_compacted_away_are_no
 
 
 def test_a_table_with_cells_of_a_future_time_opens_after_the_whole_comparison(
-    at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession, target: Cluster
+    at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession, target: MiniCluster
 ) -> None:
     run = start_run(table)
     future = now_ms() + 86_400_000
@@ -221,7 +221,7 @@ def test_rows_whose_history_made_them_differ_are_repaired_and_keep_no_target_clo
 
 
 def test_what_a_compaction_shows_after_the_opening_is_no_difference_to_be_decided_and_excuses_none(
-    at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession, target: Cluster
+    at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession, target: MiniCluster
 ) -> None:
     run = start_run(table, unlogged_writes="ignore")
     both = (b"r0001", b"r0002")
@@ -304,7 +304,7 @@ def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
 
 
 def test_late_edits_are_found_once_and_only_a_decision_about_each_ends_the_alarm(
-    stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession, target: Cluster
+    stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession, target: MiniCluster
 ) -> None:
     opened = open_target(stopped, lambda: spark).at_ms
     assert opened is not None
@@ -319,7 +319,7 @@ def test_late_edits_are_found_once_and_only_a_decision_about_each_ends_the_alarm
     compare_last(stopped, lambda: spark, table)
     skip(stopped, "check_drain")
     with pytest.raises(GateShutError, match="2 edits came after writes were declared stopped"):
-        WORK["release"](stopped, "", Means(lambda: spark, Path()))
+        WORK["release"](stopped, "", PhaseContext(lambda: spark, Path()))
     assert late_edits.reject(stopped, "a client that was told to end", "test")
     late_edits.require_silence(stopped)
     found = compare(stopped, lambda: spark, table)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from integration.migration.moves import content, make_spec, raw, spark, taken_away, unique
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import TransientError
 from walferry.formats.cells import CellType
 from walferry.hbase.client import HBaseClient
@@ -38,7 +38,7 @@ SPLITS = [b"r2", b"r4", b"r6"]
 
 
 @pytest.fixture(scope="module")
-def pair(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def pair(source: MiniCluster, target: MiniCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Two tables, equal on both sides, and a pass that was interrupted after its third region, and went on."""
     for cluster in (source, target):
         with HBaseClient(cluster.address) as client:
@@ -55,7 +55,7 @@ def pair(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFact
             yield run
 
 
-def write(cluster: Cluster, table: str, rows: dict[bytes, bytes], timestamp: int = 1) -> None:
+def write(cluster: MiniCluster, table: str, rows: dict[bytes, bytes], timestamp: int = 1) -> None:
     """By happybase."""
     connection = connect(cluster.address)
     try:
@@ -82,12 +82,12 @@ def closed(run: Run, server: Server, name: str) -> str:
     return now.path
 
 
-def equal(source: Cluster, target: Cluster) -> bool:
+def equal(source: MiniCluster, target: MiniCluster) -> bool:
     return all(content(source, table) == content(target, table) for table in (ONE, TWO))
 
 
 def test_a_pass_that_was_interrupted_goes_on_with_the_regions_that_it_had_not_read(
-    pair: Run, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
+    pair: Run, source: MiniCluster, target: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = 0
 
@@ -116,7 +116,7 @@ def test_a_pass_that_was_interrupted_goes_on_with_the_regions_that_it_had_not_re
 
 
 def test_a_later_pass_reads_only_the_rows_that_were_written_on_either_side(
-    pair: Run, source: Cluster, target: Cluster
+    pair: Run, source: MiniCluster, target: MiniCluster
 ) -> None:
     for cluster in (source, target):
         write(cluster, ONE, {b"r05": b"new", b"r51": b"new"}, 2)
@@ -132,7 +132,7 @@ def test_a_later_pass_reads_only_the_rows_that_were_written_on_either_side(
 
 
 def test_what_somebody_changes_at_the_target_alone_is_found_and_named_until_it_is_mended(
-    pair: Run, source: Cluster, target: Cluster
+    pair: Run, source: MiniCluster, target: MiniCluster
 ) -> None:
     write(target, ONE, {b"r33": b"spoilt"}, 5)
     connection = connect(target.address)
@@ -159,7 +159,7 @@ def test_what_somebody_changes_at_the_target_alone_is_found_and_named_until_it_i
 
 
 def test_regions_whose_log_is_gone_are_read_whole_and_the_result_says_why(
-    pair: Run, source: Cluster, target: Cluster, at_source: HBaseClient
+    pair: Run, source: MiniCluster, target: MiniCluster, at_source: HBaseClient
 ) -> None:
     victim = next(region.server for region in at_source.regions(ONE) if region.start == b"r4")
     assert victim is not None
@@ -182,7 +182,7 @@ def test_regions_whose_log_is_gone_are_read_whole_and_the_result_says_why(
 
 
 def test_a_compaction_is_trusted_unless_a_region_holds_what_may_bring_older_versions_to_light(
-    pair: Run, source: Cluster, target: Cluster, at_source: HBaseClient
+    pair: Run, source: MiniCluster, target: MiniCluster, at_source: HBaseClient
 ) -> None:
     for client in (at_source, pair.target):
         client.mutate(ONE, [delete_version(b"r05", b"f", b"q", 2), delete_column(b"r51", b"f", b"q")])
@@ -198,7 +198,7 @@ def test_a_compaction_is_trusted_unless_a_region_holds_what_may_bring_older_vers
     assert (found["differing_rows"], found["rows_read"]) == (0, 20 + 1)
 
 
-def test_a_region_that_was_opened_again_is_read_whole(pair: Run, target: Cluster) -> None:
+def test_a_region_that_was_opened_again_is_read_whole(pair: Run, target: MiniCluster) -> None:
     with HBaseClient(target.address) as client:
         client.disable_table(TWO)
         client.enable_table(TWO)
@@ -208,7 +208,7 @@ def test_a_region_that_was_opened_again_is_read_whole(pair: Run, target: Cluster
 
 
 def test_rows_that_differ_for_the_second_reader_alone_make_the_pass_differ_until_they_are_mended(
-    pair: Run, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
+    pair: Run, source: MiniCluster, target: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What our own reader sees of the target is the source: it finds both equal whatever the target holds."""
     one_pass(pair)
@@ -236,7 +236,7 @@ def blind(pair: Run, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sample_of_each_region_that_is_read_whole_is_read_by_the_second_reader_too(
-    pair: Run, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
+    pair: Run, source: MiniCluster, target: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write that skips the log, so that only the whole reading comes by its region."""
     connection = connect(target.address)
@@ -253,7 +253,9 @@ def test_a_sample_of_each_region_that_is_read_whole_is_read_by_the_second_reader
     assert [(d["table"], d["row"], d["detail"]) for d in found["differences"]] == [(TWO, "r1", ONLY_SECOND)]
 
 
-def test_a_thrift_server_that_does_not_answer_fails_no_pass(pair: Run, source: Cluster, target: Cluster) -> None:
+def test_a_thrift_server_that_does_not_answer_fails_no_pass(
+    pair: Run, source: MiniCluster, target: MiniCluster
+) -> None:
     with HBaseClient(target.address) as client:
         client.mutate(TWO, [delete_version(b"r1", b"f", b"q", 1 << 51)])
     write(source, TWO, {b"r7": b"v"})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from integration.migration.moves import fill, make_spec, unique
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.processes import free_ports
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase import zookeeper
@@ -45,7 +45,7 @@ def subjects(plan: Plan) -> list[tuple[str, str]]:
 
 
 def test_a_plan_tells_what_the_tables_weigh_and_finds_nothing_wrong(
-    source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, at_target: HBaseClient
 ) -> None:
     table = unique()
     at_source.create_table(table, {"f": {}, "g": {}}, [b"m"])
@@ -63,7 +63,7 @@ def test_a_plan_tells_what_the_tables_weigh_and_finds_nothing_wrong(
     assert (state(at_source), state(at_target)) == before
 
 
-def test_a_cluster_is_not_moved_to_itself(source: Cluster, at_source: HBaseClient, refusal: Any) -> None:
+def test_a_cluster_is_not_moved_to_itself(source: MiniCluster, at_source: HBaseClient, refusal: Any) -> None:
     table = unique()
     at_source.create_table(table, {"f": {}})
     line = refusal(make_spec(source, source, [{"source": table, "target": unique()}]))
@@ -71,7 +71,7 @@ def test_a_cluster_is_not_moved_to_itself(source: Cluster, at_source: HBaseClien
 
 
 def test_every_fault_is_in_one_refusal(
-    source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, refusal: Any
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, at_target: HBaseClient, refusal: Any
 ) -> None:
     missing, taken, disabled = unique("missing"), unique("taken"), unique("disabled")
     mob, order = unique("mob"), unique("order")
@@ -96,7 +96,7 @@ def test_every_fault_is_in_one_refusal(
 
 
 def test_a_target_that_the_user_may_not_write_to_is_refused(
-    source: Cluster, target: Cluster, at_source: HBaseClient, refusal: Any
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, refusal: Any
 ) -> None:
     table = unique()
     at_source.create_table(table, {"f": {}})
@@ -119,7 +119,13 @@ def test_a_target_that_the_user_may_not_write_to_is_refused(
 )
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_wrong_address_is_named_within_a_minute(
-    side: str, key: str, value: str, message: str, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
+    side: str,
+    key: str,
+    value: str,
+    message: str,
+    source: MiniCluster,
+    target: MiniCluster,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(zookeeper, "CONNECT_TIMEOUT_S", 1.0)  # the real one: hbase/test_client.py
     (port,) = free_ports(1)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import skip, taken_away
 from walferry.cutover import gates
 from walferry.embedded import tools
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -121,7 +121,7 @@ def test_what_may_be_in_a_damaged_file_waits_and_is_read_again_from_the_source(
     assert there == here
 
 
-def bulk_load(source: Cluster, run: Run, donor: str, table: str) -> None:
+def bulk_load(source: MiniCluster, run: Run, donor: str, table: str) -> None:
     """Load a copy of the donor's store files into the table, by HBase's own tool."""
     staging = source.rootdir.removesuffix("/hbase") + f"/staging/{table}"
     run.source.flush_table(donor)
@@ -135,7 +135,7 @@ def bulk_load(source: Cluster, run: Run, donor: str, table: str) -> None:
 
 
 def test_a_bulk_load_holds_its_region_until_the_source_is_read_again(
-    source: Cluster,
+    source: MiniCluster,
     at_source: HBaseClient,
     make_table: Callable[..., str],
     start_run: StartRun,

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import content, make_spec, run_of, unique
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.mutate import Cell
 from walferry.replay.keeping import by_peer
 from walferry.replay.keeping.by_peer import kept, let_go
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def draining(source: Cluster, target: Cluster, tmp_path: Path) -> Iterator[Run]:
+def draining(source: MiniCluster, target: MiniCluster, tmp_path: Path) -> Iterator[Run]:
     """A run that drains into a table that is there on both sides."""
     table = unique()
     with run_of(make_spec(source, target, [table]), tmp_path, "drain") as run:
@@ -58,7 +58,7 @@ def renew_at_last(run: Run, spark: SparkSession) -> None:
 
 
 def test_a_second_peer_takes_the_place_of_the_first_which_keeps_only_what_is_applied(
-    draining: Run, spark: SparkSession, source: Cluster, target: Cluster
+    draining: Run, spark: SparkSession, source: MiniCluster, target: MiniCluster
 ) -> None:
     first, table = draining.peer, draining.tables[0].source
     for value in (b"1", b"2"):
@@ -80,7 +80,7 @@ def test_a_second_peer_takes_the_place_of_the_first_which_keeps_only_what_is_app
 
 
 def test_a_replay_that_goes_on_lets_go_of_what_is_applied_once_a_queue_is_long(
-    draining: Run, spark: SparkSession, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
+    draining: Run, spark: SparkSession, source: MiniCluster, target: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "RENEW_SECONDS", 0.0)
     monkeypatch.setattr(by_peer, "FULL_QUEUE", 6)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import at_work, raw, skip, unique
 from walferry.cutover.gates import after_drain
 from walferry.cutover.open_target import open_target
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
@@ -163,8 +163,8 @@ def test_a_target_that_is_open_is_neither_compacted_nor_written_over_its_clients
 
 
 def test_a_row_that_is_written_while_it_is_repaired_ends_as_the_source_has_it(
-    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession, target: Cluster,
-    sides: Sides,
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession,
+    target: MiniCluster, sides: Sides,
 ) -> None:  # fmt: skip
     table = make_table(())
     run, standstill = start_run(table), Standstill()

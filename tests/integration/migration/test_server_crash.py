@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import skip
 from integration.migration.test_rules import edit
 from walferry.cutover import gates
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
-from walferry.pipeline import retried
+from walferry.pipeline import retry_work
 from walferry.replay.log import cut
 from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.rounds import drain
@@ -28,7 +28,7 @@ Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 
 def test_what_was_written_around_the_crash_of_a_region_server_comes_out_as_at_the_source(
     victim: Server,
-    source: Cluster,
+    source: MiniCluster,
     at_source: HBaseClient,
     make_table: Callable[..., str],
     start_run: StartRun,
@@ -55,7 +55,7 @@ def test_what_was_written_around_the_crash_of_a_region_server_comes_out_as_at_th
 
     with ThreadPoolExecutor(1) as threads:
         writer = threads.submit(write)
-        retried(lambda: replay(run, spark, until=writer.done))
+        retry_work(lambda: replay(run, spark, until=writer.done))
     writer.result()
     assert victim.name not in {region.server.name for region in at_source.regions(table) if region.server}
     skip(run, "replay", "write_stop")

@@ -11,7 +11,7 @@ import pytest
 from integration.migration.moves import begin, copy_tables, make_spec, run_of, spark, unique
 from walferry.cli.comparisons import verify
 from walferry.cutover.gates import drain_rows
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import SidesDifferError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version
@@ -39,7 +39,7 @@ def cell(row: bytes, value: bytes, timestamp: int | None = None) -> Cell:
 
 
 @pytest.fixture(scope="module")
-def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def moved(source: MiniCluster, target: MiniCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Copied, written to behind the fence, and replayed once."""
     spec = make_spec(source, target, [TABLE], unlogged_writes="ignore")
     with HBaseClient(source.address) as client, run_of(spec, tmp_path_factory.mktemp("spot")) as run:
@@ -106,7 +106,7 @@ def spoil_no_more(run: Run, *rows: bytes) -> None:
 
 
 def test_without_a_thrift_server_nothing_is_read_and_the_report_says_so(
-    source: Cluster, target: Cluster, moved: Run, tmp_path: Path
+    source: MiniCluster, target: MiniCluster, moved: Run, tmp_path: Path
 ) -> None:
     spec = make_spec(source, target, [TABLE], unlogged_writes="ignore")
     bare = spec.model_copy(update={"target": spec.target.model_copy(update={"thrift": None})})

@@ -21,7 +21,7 @@ from integration.migration.moves import visible
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.writer_protocol import CellRun, WriteLimits
 from walferry.cutover import gates, ledger_answers
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
@@ -152,7 +152,7 @@ def test_nothing_old_is_applied_over_newer_edits_or_the_gate_is_shut_until_a_com
     where: str,
     at_source: HBaseClient,
     at_target: HBaseClient,
-    target: Cluster,
+    target: MiniCluster,
     make_table: Callable[..., str],
     start_run: Callable[..., Run],
     spark: SparkSession,

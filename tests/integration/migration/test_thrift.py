@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from integration.migration.moves import begin, copy_tables, make_spec, run_of, skip
 from walferry.cutover import gates
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version
 from walferry.replay import quarantine
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.cluster
 
 
 def test_what_thrift_cannot_say_waits_until_it_is_sent_past_thrift(
-    source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], spark: SparkSession,
-    sides: Callable[..., tuple[dict[str, object], dict[str, object]]], tmp_path: Path,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, make_table: Callable[..., str],
+    spark: SparkSession, sides: Callable[..., tuple[dict[str, object], dict[str, object]]], tmp_path: Path,
 ) -> None:  # fmt: skip
     table = make_table((b"m",))
     with run_of(make_spec(source, target, [table], apply="thrift"), tmp_path) as run:

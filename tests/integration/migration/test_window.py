@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import content, make_spec, taken_away
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
@@ -56,7 +56,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def open_replay(source: Cluster, target: Cluster, ledger: Ledger, way: str) -> Iterator[Replay]:
+def open_replay(source: MiniCluster, target: MiniCluster, ledger: Ledger, way: str) -> Iterator[Replay]:
     """Opens the run of a window of one table."""
     opened: list[Run] = []
 
@@ -94,8 +94,8 @@ def now() -> int:
 
 
 def test_where_files_may_not_be_staged_auto_says_so_and_goes_by_rpc(
-    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, ledger: Ledger, spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, two_tables: str, ledger: Ledger,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     start = now()
     edit(at_source, two_tables, 1)
@@ -158,7 +158,7 @@ def spans_of(edges: Sequence[int]) -> list[Span]:
     indirect=["way"], ids=["in order", "reversed, in bulk", "repeated", "repeated, in bulk by Spark"],
 )  # fmt: skip
 def test_windows_converge_in_whatever_order_and_however_often_they_run(
-    order: Sequence[int], source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str,
+    order: Sequence[int], source: MiniCluster, target: MiniCluster, at_source: HBaseClient, two_tables: str,
     open_replay: Replay, spark: SparkSession,
 ) -> None:  # fmt: skip
     edges = [now()]
@@ -181,8 +181,8 @@ def test_windows_converge_in_whatever_order_and_however_often_they_run(
 
 
 def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
-    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, two_tables: str, open_replay: Replay,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("WALFERRY_PIECE_BYTES", str(1 << 19))
     # A compaction after moves drops markers, and the source then shows older puts that come after them.
@@ -214,8 +214,8 @@ def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
 
 @pytest.mark.parametrize("way", ["bulk", pytest.param("bulk by Spark", marks=pytest.mark.long)], indirect=True)
 def test_a_window_that_was_killed_as_it_was_loaded_goes_on_with_the_pieces_that_are_left(
-    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, two_tables: str, open_replay: Replay,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("WALFERRY_PIECE_BYTES", "5000")
     start = now()
@@ -235,7 +235,12 @@ def test_a_window_that_was_killed_as_it_was_loaded_goes_on_with_the_pieces_that_
 
 @pytest.mark.parametrize("way", ["rpc", "bulk by Spark"], indirect=True)
 def test_a_window_with_a_split_in_it_ends_with_the_later_of_equal_puts(
-    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
+    source: MiniCluster,
+    target: MiniCluster,
+    at_source: HBaseClient,
+    two_tables: str,
+    open_replay: Replay,
+    spark: SparkSession,
 ) -> None:
     edges = [now()]
     for value in (b"parent", b"daughter"):
@@ -251,7 +256,7 @@ def test_a_window_with_a_split_in_it_ends_with_the_later_of_equal_puts(
 
 
 def test_a_window_holds_its_first_moment_and_not_its_last(
-    target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
+    target: MiniCluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
 ) -> None:
     edges = [now()]
     for name in (b"before", b"inside", b"after"):
@@ -266,8 +271,8 @@ def test_a_window_holds_its_first_moment_and_not_its_last(
 
 
 def test_a_window_of_the_past_does_not_undo_what_a_migration_has_replayed_since(
-    at_source: HBaseClient, make_table: Callable[..., str], start_run: Callable[..., Run], source: Cluster,
-    target: Cluster, spark: SparkSession,
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: Callable[..., Run], source: MiniCluster,
+    target: MiniCluster, spark: SparkSession,
 ) -> None:  # fmt: skip
     table = make_table()
     run = start_run(table)
@@ -286,7 +291,7 @@ def test_a_window_of_the_past_does_not_undo_what_a_migration_has_replayed_since(
 
 
 def test_an_aborted_window_keeps_nothing_of_another_one_out_and_an_unfinished_one_is_waited_for(
-    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay,
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, two_tables: str, open_replay: Replay,
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     edges = [now()]
@@ -326,7 +331,7 @@ def test_a_window_that_is_not_over_says_when_it_will_be(
 
 
 def test_a_window_whose_log_is_gone_names_what_is_missing_and_applies_nothing(
-    target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
+    target: MiniCluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
 ) -> None:
     edges = [now()]
     edit(at_source, two_tables, 1)

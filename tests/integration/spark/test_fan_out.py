@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import GapError, TransientError
 from walferry.load import RequestRates, Service, counted, meter_of
-from walferry.pipeline import retried
+from walferry.pipeline import retry_work
 from walferry.spark import fan_out as items
 from walferry.spark.byte_counts import count_bytes
 from walferry.spark.fan_out import WorkerLostError, fan_out
@@ -132,7 +132,7 @@ def test_a_job_whose_worker_is_killed_is_repeated(
     (tmp_path / "killed").unlink()
     monkeypatch.setattr(time, "sleep", lambda _: None)
     sums: list[int] = []
-    retried(lambda: sums.append(sum(fan_out(spark, work, range(4), what="add"))))
+    retry_work(lambda: sums.append(sum(fan_out(spark, work, range(4), what="add"))))
     assert sums == [6]
 
 
@@ -174,7 +174,7 @@ def test_a_job_whose_jvm_is_killed_is_nothing_for_this_process_to_repeat(tmp_pat
 KILLED_JVM = """
 import threading, time
 from walferry.load import RequestRates, Service, counted, meter_of
-from walferry.pipeline import retried
+from walferry.pipeline import retry_work
 from walferry.process import set_up_logging
 from walferry.spark import fan_out as items
 from walferry.spark.session import open_session
@@ -194,7 +194,7 @@ def add():
 
 threading.Timer(1.5, spark.sparkContext._gateway.proc.kill).start()
 try:
-    retried(add)
+    retry_work(add)
 except Exception as error:
     print(type(error).__name__)
 print(len(attempts), "attempt")

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.migration.moves import fill, unique, visible
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.hbase import mutate
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -24,7 +24,7 @@ Frame = Callable[..., DataFrame]
 
 
 @pytest.fixture(scope="module")
-def here(source: Cluster) -> Iterator[HBaseClient]:
+def here(source: MiniCluster) -> Iterator[HBaseClient]:
     with HBaseClient(source.address) as client:
         yield client
 
@@ -37,7 +37,7 @@ def by_the_source(spark: SparkSession, path: str, **options: object) -> DataFram
 
 
 def read(
-    spark: SparkSession, cluster: Cluster, snapshot: str, frame: Frame = by_the_source, **options: object
+    spark: SparkSession, cluster: MiniCluster, snapshot: str, frame: Frame = by_the_source, **options: object
 ) -> list[Any]:
     """As `visible` gives a table."""
     address = cluster.address
@@ -50,7 +50,7 @@ def read(
 
 
 def test_versions_markers_ties_and_families_of_several_files_are_as_a_scan_shows_them(
-    source: Cluster, here: HBaseClient, spark: SparkSession
+    source: MiniCluster, here: HBaseClient, spark: SparkSession
 ) -> None:
     table = unique()
     f = {"VERSIONS": "3", "COMPRESSION": "GZ", "DATA_BLOCK_ENCODING": "FAST_DIFF"}
@@ -95,7 +95,7 @@ def test_versions_markers_ties_and_families_of_several_files_are_as_a_scan_shows
 
 
 def test_references_of_a_split_and_links_of_a_clone_are_followed(
-    source: Cluster, here: HBaseClient, spark: SparkSession
+    source: MiniCluster, here: HBaseClient, spark: SparkSession
 ) -> None:
     table, clone = unique(), unique("clone")
     here.create_table(table, {"f": {}})

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from integration.migration.moves import content
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -94,7 +94,7 @@ class Followed:
 class Writer:
     """Puts one row after another in a thread, and knows those that were acknowledged."""
 
-    def __init__(self, cluster: Cluster, table: str) -> None:
+    def __init__(self, cluster: MiniCluster, table: str) -> None:
         self._cluster = cluster
         self._table = table
         self.written: list[bytes] = []
@@ -159,7 +159,7 @@ def archive_a_log(client: HBaseClient, files: WebHdfs, root: str, table: str) ->
 
 
 def require_each_edit_once(
-    spark: SparkSession, source: Cluster, table: str, followed: Followed, writer: Writer
+    spark: SparkSession, source: MiniCluster, table: str, followed: Followed, writer: Writer
 ) -> None:
     """The stream gave out what a batch reads of the whole log, once, with all that was acknowledged and is shown."""
     assert source.address.webhdfs is not None
@@ -196,7 +196,7 @@ def require_bounded(followed: Followed) -> None:
 @pytest.mark.cluster
 @pytest.mark.long
 def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_regions_move_and_split_and_a_server_dies(
-    victim: Server, source: Cluster, at_source: HBaseClient, table: str, spark: SparkSession, tmp_path: Path
+    victim: Server, source: MiniCluster, at_source: HBaseClient, table: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     assert source.address.webhdfs is not None
     files, root = WebHdfs(source.address.webhdfs, source.address.user), source.address.wal_path

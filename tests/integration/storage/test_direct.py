@@ -12,7 +12,7 @@ from uuid import uuid4
 import hdfs_native
 import pytest
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import TransientError
 from walferry.storage import WebHdfs
 from walferry.storage.direct import CHUNK_BYTES, DirectHdfs
@@ -23,12 +23,12 @@ CONTENT = bytes(range(256)) * (6 * CHUNK_BYTES // 256) + b"end"
 
 
 @pytest.fixture
-def files(source: Cluster) -> DirectHdfs:
+def files(source: MiniCluster) -> DirectHdfs:
     return at(source, str(source.address.name_node))
 
 
 @pytest.fixture
-def folder(source: Cluster) -> Iterator[str]:
+def folder(source: MiniCluster) -> Iterator[str]:
     files = WebHdfs(str(source.address.webhdfs), source.address.user)
     path = f"/tmp/{uuid4().hex}"
     files.mkdirs(path)
@@ -36,7 +36,7 @@ def folder(source: Cluster) -> Iterator[str]:
     files.delete(path, recursive=True)
 
 
-def at(cluster: Cluster, name_node: str, user: str | None = None, timeout_s: float = 60) -> DirectHdfs:
+def at(cluster: MiniCluster, name_node: str, user: str | None = None, timeout_s: float = 60) -> DirectHdfs:
     address = cluster.address
     return DirectHdfs(str(address.webhdfs), user or address.user, name_node, timeout_s=timeout_s)
 
@@ -144,7 +144,7 @@ def test_what_the_caller_raises_leaves_no_open_file_behind(files: DirectHdfs, fo
 
 
 def test_a_name_node_that_hangs_is_waited_for_once(
-    source: Cluster, folder: str, caplog: pytest.LogCaptureFixture
+    source: MiniCluster, folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         hanging = at(source, f"hdfs://127.0.0.1:{listening.getsockname()[1]}", timeout_s=2)
@@ -158,7 +158,7 @@ def test_a_name_node_that_hangs_is_waited_for_once(
 
 
 def test_another_hdfs_than_that_of_webhdfs_is_not_touched(
-    source: Cluster, target: Cluster, folder: str, caplog: pytest.LogCaptureFixture
+    source: MiniCluster, target: MiniCluster, folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = at(source, str(target.address.name_node))
     with caplog.at_level(logging.WARNING, "walferry"):
@@ -168,7 +168,7 @@ def test_another_hdfs_than_that_of_webhdfs_is_not_touched(
 
 
 def test_a_second_user_of_a_process_goes_through_webhdfs_as_itself(
-    files: DirectHdfs, source: Cluster, folder: str, caplog: pytest.LogCaptureFixture
+    files: DirectHdfs, source: MiniCluster, folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.mkdirs(folder, 0o777)
     files.write(f"{folder}/a", [CONTENT])

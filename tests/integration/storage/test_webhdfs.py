@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import MiniCluster
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module", params=["webhdfs", "direct"])
-def files(source: Cluster, request: pytest.FixtureRequest) -> WebHdfs:
+def files(source: MiniCluster, request: pytest.FixtureRequest) -> WebHdfs:
     address = source.address
     return open_hdfs(str(address.webhdfs), address.user, address.name_node if request.param == "direct" else None)
 
@@ -66,7 +66,7 @@ def test_equal_files_have_equal_checksums_and_others_do_not(files: WebHdfs, fold
     assert files.checksum(f"{folder}/a") == files.checksum(f"{folder}/b") != files.checksum(f"{folder}/c")
 
 
-def test_the_open_wal_is_read_to_its_real_end_whatever_length_is_listed(files: WebHdfs, source: Cluster) -> None:
+def test_the_open_wal_is_read_to_its_real_end_whatever_length_is_listed(files: WebHdfs, source: MiniCluster) -> None:
     name = f"t{uuid4().hex[:8]}"
     with HBaseClient(source.address) as client:
         client.create_table(name, {"f": {}})
@@ -163,7 +163,7 @@ def test_a_folder_goes_with_all_it_holds_only_when_asked(files: WebHdfs, folder:
     assert files.delete(f"{folder}/d", recursive=True) is True
 
 
-def test_a_refused_user_is_named_with_the_path(files: WebHdfs, folder: str, source: Cluster) -> None:
+def test_a_refused_user_is_named_with_the_path(files: WebHdfs, folder: str, source: MiniCluster) -> None:
     files._client.set_permission(folder, "700")
     stranger, _ = open_file_system(f"webhdfs://mallory@{str(source.address.webhdfs).removeprefix('http://')}/")
     for ask in (

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from unit.airflow.board_ledger import aborted, done, spec
 from walferry.airflow.board.app import HERE, REPAIR_DAG, NotLoggedInError, create_app
-from walferry.airflow.board.source import Source
+from walferry.airflow.board.source import LedgerCache
 from walferry.airflow.dags import hbase_repair
 from walferry.ledger import Ledger
 
@@ -20,7 +20,7 @@ def anybody() -> None:
     """Lets everybody in."""
 
 
-def mounted(source: Source, guard: Callable[[], None] = anybody) -> TestClient:
+def mounted(source: LedgerCache, guard: Callable[[], None] = anybody) -> TestClient:
     """The board below /walferry, as Airflow mounts it."""
     airflow = FastAPI()
     airflow.mount("/walferry", create_app(guard, source))
@@ -38,7 +38,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     with Ledger.open(url, actor="tester") as ledger:
         aborted(ledger)
         done(ledger)
-    return mounted(Source(url))
+    return mounted(LedgerCache(url))
 
 
 ROOT = Path(__file__).parents[3]
@@ -62,7 +62,7 @@ def test_every_route_is_behind_the_guard(url: str, path: str) -> None:
     def nobody() -> None:
         raise NotLoggedInError("Token Expired", login="/login?next=here", by_token=False)
 
-    answer = mounted(Source(url), nobody).get(path)
+    answer = mounted(LedgerCache(url), nobody).get(path)
     if path in PAGES:
         assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=here")
     else:
@@ -82,7 +82,7 @@ def test_a_page_asked_for_with_a_bad_token_is_refused_in_one_line(url: str) -> N
     def bad_token() -> None:
         raise NotLoggedInError("Invalid JWT token", login="/login", by_token=True)
 
-    answer = mounted(Source(url), bad_token).get("/walferry/")
+    answer = mounted(LedgerCache(url), bad_token).get("/walferry/")
     assert answer.status_code == 401
     assert answer.json()["error"] == "not logged in (Invalid JWT token): log in to Airflow"
 
@@ -91,7 +91,7 @@ def test_a_user_without_the_right_is_told_so(url: str) -> None:
     def may_not() -> None:
         raise HTTPException(403, "Airflow does not let you read")
 
-    client = mounted(Source(url), may_not)
+    client = mounted(LedgerCache(url), may_not)
     assert client.get("/walferry/api/runs").json() == {"error": "Airflow does not let you read"}
     page = client.get("/walferry/")
     assert page.status_code == 403
@@ -124,7 +124,7 @@ def test_only_files_meant_for_browsers_are_given_out(client: TestClient, name: s
 
 def test_no_ledger_is_one_line_and_none_is_made(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "ledger.db"
-    client = mounted(Source(f"sqlite:///{path}"))
+    client = mounted(LedgerCache(f"sqlite:///{path}"))
     answer = client.get("/walferry/api/runs")
     assert answer.status_code == 503
     assert answer.json()["error"].startswith("there is no ledger at sqlite:///")
@@ -136,7 +136,7 @@ def test_no_ledger_is_one_line_and_none_is_made(tmp_path: Path) -> None:
 def test_a_file_that_is_no_ledger_is_one_line_and_stays_so(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "ledger.db"
     path.write_bytes(content)
-    answer = mounted(Source(f"sqlite:///{path}")).get("/walferry/api/runs")
+    answer = mounted(LedgerCache(f"sqlite:///{path}")).get("/walferry/api/runs")
     assert answer.status_code == 503
     assert "Traceback" not in answer.text
     assert "ledger" in answer.json()["error"]
@@ -144,14 +144,14 @@ def test_a_file_that_is_no_ledger_is_one_line_and_stays_so(tmp_path: Path, conte
 
 
 def test_a_database_that_is_away_is_one_line_without_its_password() -> None:
-    answer = mounted(Source("postgresql://me:secret@127.0.0.1:1/x")).get("/walferry/api/runs")
+    answer = mounted(LedgerCache("postgresql://me:secret@127.0.0.1:1/x")).get("/walferry/api/runs")
     assert answer.status_code == 503
     assert "did not answer" in answer.json()["error"]
     assert "secret" not in answer.text
 
 
 def test_a_ledger_that_comes_later_or_anew_is_found(url: str, tmp_path: Path) -> None:
-    client = mounted(Source(url))
+    client = mounted(LedgerCache(url))
     assert client.get("/walferry/api/runs").status_code == 503
     with Ledger.open(url, actor="tester") as ledger:
         aborted(ledger)
@@ -166,7 +166,7 @@ def test_a_ledger_that_comes_later_or_anew_is_found(url: str, tmp_path: Path) ->
 def test_the_ledger_is_asked_once_however_many_look(url: str) -> None:
     with Ledger.open(url, actor="tester"):
         pass
-    source, asked = Source(url), []
+    source, asked = LedgerCache(url), []
 
     def work(_: Ledger) -> dict[str, int]:
         asked.append(1)
@@ -180,7 +180,7 @@ def test_names_are_text_in_the_page(url: str) -> None:
     name = "<script>alert(1)</script>"
     with Ledger.open(url, actor="tester") as ledger:
         run = ledger.open_run(name, "tester", spec("x"), "tester")
-    client = mounted(Source(url))
+    client = mounted(LedgerCache(url))
     assert "<script>alert" not in client.get("/walferry/runs/%3Cb%3Enope").text
     assert "<b>nope" not in client.get("/walferry/runs/%3Cb%3Enope").text
     assert run.name == name
@@ -200,7 +200,7 @@ def test_pages_hold_below_a_base_path(url: str) -> None:
     with Ledger.open(url, actor="tester") as ledger:
         ledger.open_run("move", "tester", spec("move"), "tester")
     airflow = FastAPI(root_path="/airflow")
-    airflow.mount("/walferry", create_app(anybody, Source(url)))
+    airflow.mount("/walferry", create_app(anybody, LedgerCache(url)))
     client = TestClient(airflow, root_path="/airflow")
     assert 'href="/airflow/walferry/static/board.css"' in client.get("/airflow/walferry/").text
     assert 'data-repair="/airflow/dags/hbase_repair"' in client.get("/airflow/walferry/runs/move-1").text
@@ -239,7 +239,7 @@ def test_data_docs_are_served_from_their_folder_and_from_nowhere_else(url: str, 
     (tmp_path / "docs" / "secret.html").write_text("not yours")
     with Ledger.open(url, actor="tester") as ledger:
         run = ledger.open_run("checked", "tester", spec("checked"), "tester").run_id
-        pages = mounted(Source(url))
+        pages = mounted(LedgerCache(url))
         assert pages.get(f"/walferry/runs/{run}/docs/index.html").status_code == 404
         ledger.of(run).phases.start("check_copy")
         ledger.of(run).phases.finish("check_copy", {"data_docs": str(site / "index.html")})

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.callback import PAYLOAD_STATUS_KEY, CallbackTrigger
 from airflow.utils.state import CallbackState
 
-from walferry.airflow.notifiers import WalferryNotifier, describe, kind_of, send
+from walferry.airflow.notifiers import WalferryNotifier, alert_of, kind_of, send
 from walferry.airflow.operators import final_errors
 from walferry.airflow.sensors import alert
 from walferry.errors import GapError, GateShutError, UsageError
@@ -120,7 +120,7 @@ def test_a_failure_reaches_the_webhook_as_one_json_object(webhook: Webhook) -> N
 
 
 def test_a_missed_deadline_is_told_with_its_own_words() -> None:
-    message = describe({"dag_run": {"dag_id": "hbase_wal_drain", "dag_run_id": "asset__1"}}, "lag", "not in time")
+    message = alert_of({"dag_run": {"dag_id": "hbase_wal_drain", "dag_run_id": "asset__1"}}, "lag", "not in time")
     assert message["event"] == "lag"
     assert (message["dag"], message["dag_run"]) == ("hbase_wal_drain", "asset__1")
     assert message["message"] == "not in time"

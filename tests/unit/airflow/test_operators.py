@@ -32,7 +32,7 @@ from walferry.airflow.spark_submit import SparkHook, app_page, cluster_conf
 from walferry.cutover import gates
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
-from walferry.pipeline import Means
+from walferry.pipeline import PhaseContext
 from walferry.replay.keeping import by_copies
 from walferry.run.phases import phases_of
 from walferry.run.run import Run
@@ -363,7 +363,7 @@ def test_operators_do_their_phases_by_the_one_function_that_does_them_everywhere
 ) -> None:
     asked: list[tuple[str, str, str | None]] = []
 
-    def do(run: Run, phase: str, subject: str, means: Means) -> None:
+    def do(run: Run, phase: str, subject: str, means: PhaseContext) -> None:
         asked.append((phase, subject, means.by or means.outcome))
         run.ledger.phases.start(phase, subject)
         run.ledger.phases.finish(phase, {}, subject)

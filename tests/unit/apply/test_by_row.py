@@ -16,7 +16,7 @@ from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply import by_row
 from walferry.apply.by_row import RowsApplied, RowTask, chosen_entries, pieces_of, row_cells
 from walferry.apply.route import Route
-from walferry.apply.window_rows import Settled, WindowRows, WriteTimes
+from walferry.apply.window_rows import SettledEdits, WindowRows, WriteTimes
 from walferry.apply.writer_protocol import CellRun, WriteLimits
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import encode_cell, index_cells
@@ -36,7 +36,7 @@ def test_what_the_target_did_not_get_of_other_times_does_not_count_and_the_windo
         task = RowTask(
             PIPE, (),
             window=WindowRows(
-                WriteTimes(10, 20), {("file", "t1"): (Settled(WriteTimes(20, 30)),)},
+                WriteTimes(10, 20), {("file", "t1"): (SettledEdits(WriteTimes(20, 30)),)},
                 absent_at_target=frozenset(("file", offset) for offset in absent),
             ),
         )  # fmt: skip
@@ -59,7 +59,7 @@ def test_only_what_was_recorded_of_a_file_and_not_held_back_counts_as_at_the_tar
     (batch,) = WalReader([content], "file")
 
     def chosen(file: str, held: frozenset[str] = frozenset()) -> list[int]:
-        settled = {(file, "t1"): (Settled(WriteTimes(0, 99), held),)}
+        settled = {(file, "t1"): (SettledEdits(WriteTimes(0, 99), held),)}
         task = RowTask(PIPE, (), window=WindowRows(WriteTimes(10, 20), settled))
         return [int(batch.write_time[i]) for i in chosen_entries(task, "file", batch)]
 

@@ -20,7 +20,7 @@ from walferry.apply.bulk_loader import StagedHFile
 from walferry.apply.by_row import RowTask
 from walferry.apply.in_bulk import BulkTask, InFile, place_here
 from walferry.apply.route import Route
-from walferry.apply.window_rows import Settled, WindowRows, WriteTimes
+from walferry.apply.window_rows import SettledEdits, WindowRows, WriteTimes
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import Bytes, CellType, Int64s, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile_writer import StoreFormat
@@ -112,7 +112,7 @@ def task_of(edits: list[Edit], borders: list[bytes], families: tuple[bytes, ...]
             tables={"t1": "there"}, guard=Guard(), open=lambda file: WalReader([contents[file.name]], file.name)
         ),
     )
-    settled = {(file.name, "t1"): (Settled(WriteTimes(20, 30)),) for file in files}
+    settled = {(file.name, "t1"): (SettledEdits(WriteTimes(20, 30)),) for file in files}
     rows = RowTask(route, files, window=WindowRows(WINDOW, settled), borders=tuple(("t1", row) for row in borders))
     return BulkTask(rows, {"t1": {family: StoreFormat() for family in families}}, frozenset(), "/hbase")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply import written
-from walferry.apply.written import Collector, WrittenRows
+from walferry.apply.written import RowCollector, WrittenRows
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, WalReader
@@ -43,7 +43,7 @@ def log_of(entries: list[tuple[str, list[bytes]]]) -> list[bytes]:
 
 
 def collected(parts: list[bytes], *tables: str, limited: bool = True) -> dict[str, list[bytes]]:
-    collector = Collector(tables, limited=limited)
+    collector = RowCollector(tables, limited=limited)
     for batch in batches(parts, 2_000):
         collector.add(batch)
     return {found.table: found.rows.to_pylist() for found in collector.rows()}
@@ -89,7 +89,7 @@ def test_the_rows_of_a_real_log_are_those_of_its_cells(path: Path) -> None:
                 one = batch.take(np.array([number]))
                 rows = tables.setdefault(batch.tables[batch.table[number]].decode(), set())
                 rows.update(first_rows(one))
-    collector = Collector(tables)
+    collector = RowCollector(tables)
     for batch in open_wal_at(Local(), str(path)):
         collector.add(batch)
     assert {found.table: set(found.rows.to_pylist()) for found in collector.rows()} == tables

@@ -17,8 +17,8 @@ from walferry.ledger import Difference, Ledger
 from walferry.ledger.batches import in_one
 from walferry.migration.comparing.written_rows import TouchedRows
 from walferry.migration.repairing import known_differences
-from walferry.migration.repairing.known_differences import Settled
-from walferry.migration.sides.fragile_rows import Span, Spans
+from walferry.migration.repairing.known_differences import StillDiffering
+from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.sides.store_files import NO_STORES, RegionFiles
 from walferry.migration.touching.claims import Claim
 from walferry.replay.rights import applying
@@ -69,7 +69,7 @@ def test_in_a_task_without_spark_a_row_with_a_large_log_keeps_clients_waiting_an
     assert "no reason found: 200 MB of log would have to be read" in why
 
 
-MARKED = Spans((Span(b"a", b"g", marked=True),))
+MARKED = RowSpans((RowSpan(b"a", b"g", marked=True),))
 
 
 class Readings:
@@ -80,7 +80,7 @@ class Readings:
         self._differ, self._files = differ, iter(files)
         monkeypatch.setattr(open_target, "compare_written", self._read)
         monkeypatch.setattr(open_target, "differing", lambda *_: {})
-        monkeypatch.setattr(open_target, "settle", lambda *_: Settled({}))
+        monkeypatch.setattr(open_target, "repair_differing", lambda *_: StillDiffering({}))
         monkeypatch.setattr(open_target, "store_files", lambda *_: self._stored())
 
     def _stored(self) -> list[RegionFiles]:
@@ -127,7 +127,7 @@ def test_a_flush_meanwhile_voids_a_reading_only_of_markers_that_hide_a_single_ve
     run: Run, monkeypatch: pytest.MonkeyPatch, by_version: bool, readings: int
 ) -> None:
     made = Readings(monkeypatch, [{}], ["1", "1 2", "1 2", "1 2"])
-    made.fragile = Spans((Span(b"a", b"g", marked=True, by_version=by_version),))
+    made.fragile = RowSpans((RowSpan(b"a", b"g", marked=True, by_version=by_version),))
     assert open_target.open_target(run, no_spark).at_ms is not None
     assert made.made == readings
 

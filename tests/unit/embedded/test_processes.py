@@ -16,7 +16,7 @@ import pytest
 
 from walferry.embedded import processes
 from walferry.embedded.airflow import write_private
-from walferry.embedded.processes import Server
+from walferry.embedded.processes import ServerProcess
 from walferry.errors import WalferryError
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(300)"
@@ -32,13 +32,13 @@ PARENT = textwrap.dedent(
 
 
 @pytest.fixture
-def sleeper(tmp_path: Path) -> Iterator[Server]:
+def sleeper(tmp_path: Path) -> Iterator[ServerProcess]:
     server = start(tmp_path, SLEEPER)
     yield server
     processes.kill(server)
 
 
-def start(folder: Path, program: str) -> Server:
+def start(folder: Path, program: str) -> ServerProcess:
     return processes.start("sleeper", [sys.executable, "-c", program], folder / "log", folder=folder)
 
 
@@ -71,7 +71,7 @@ def test_a_server_is_stopped_with_its_children_even_if_it_ignores_sigterm(tmp_pa
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_pid_that_now_belongs_to_another_process_is_left_alone(sleeper: Server) -> None:
+def test_a_pid_that_now_belongs_to_another_process_is_left_alone(sleeper: ServerProcess) -> None:
     sleeper.await_line("ready", soon())
     recorded_long_ago = dataclasses.replace(sleeper, started=sleeper.started - 100)
     assert not recorded_long_ago.is_alive()
@@ -86,7 +86,7 @@ def test_a_server_that_ends_while_it_starts_is_reported_with_its_last_words(tmp_
         server.await_line("ready", soon())
 
 
-def test_a_server_that_is_not_ready_in_time_is_reported(sleeper: Server) -> None:
+def test_a_server_that_is_not_ready_in_time_is_reported(sleeper: ServerProcess) -> None:
     with pytest.raises(WalferryError, match="sleeper is not ready in time"):
         sleeper.await_line("never printed", time.monotonic() + 0.3)
 
@@ -103,7 +103,7 @@ def test_a_restarted_server_is_not_taken_for_ready_by_what_its_forerunner_logged
         processes.kill(second)
 
 
-def test_the_pid_file_brings_the_servers_back(sleeper: Server, tmp_path: Path) -> None:
+def test_the_pid_file_brings_the_servers_back(sleeper: ServerProcess, tmp_path: Path) -> None:
     processes.write_pid_file(tmp_path / "pids.json", [sleeper])
     assert processes.read_pid_file(tmp_path / "pids.json") == [sleeper]
     assert processes.read_pid_file(tmp_path / "none.json") == []

@@ -9,7 +9,7 @@ import pytest
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase import retry
 from walferry.hbase.errors import ServerBusyError, ZooKeeperError
-from walferry.hbase.retry import pause_s, retried
+from walferry.hbase.retry import pause_s, retry_call
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ class Failing:
 def test_a_transient_failure_is_tried_again_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     call = Failing(TransientError("first"), TransientError("second"))
     with caplog.at_level(logging.WARNING):
-        assert retried(call, attempts=5) == "done"
+        assert retry_call(call, attempts=5) == "done"
     assert [record.getMessage() for record in caplog.records] == [
         "attempt 1 of 5: first",
         "attempt 2 of 5: second",
@@ -43,14 +43,14 @@ def test_a_failure_that_lasts_is_logged_ever_more_rarely(caplog: pytest.LogCaptu
     """Hole: when a server died, each of its regions logged a line every few seconds for a minute."""
     call = Failing(*(TransientError(f"number {n}") for n in range(1, 20)))
     with caplog.at_level(logging.WARNING):
-        assert retried(call, attempts=20) == "done"
+        assert retry_call(call, attempts=20) == "done"
     assert [record.getMessage().partition(":")[0].split()[1] for record in caplog.records] == ["1", "2", "4", "8", "16"]
 
 
 def test_the_last_attempts_error_is_raised() -> None:
     call = Failing(*(TransientError(f"number {n}") for n in range(1, 9)))
     with pytest.raises(TransientError, match="number 3"):
-        retried(call, attempts=3)
+        retry_call(call, attempts=3)
     assert call.calls == 3
 
 
@@ -58,7 +58,7 @@ def test_the_last_attempts_error_is_raised() -> None:
 def test_what_is_not_repeatable_is_raised_at_once(error: Exception) -> None:
     call = Failing(error)
     with pytest.raises(type(error)):
-        retried(call)
+        retry_call(call)
     assert call.calls == 1
 
 
@@ -69,7 +69,7 @@ def test_whoever_hears_of_a_failure_may_end_the_attempts() -> None:
 
     call = Failing(*(TransientError("again") for _ in range(9)))
     with pytest.raises(WalferryError, match="no use"):
-        retried(call, on_failure=give_up)
+        retry_call(call, on_failure=give_up)
     assert call.calls == 2
 
 

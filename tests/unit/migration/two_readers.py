@@ -24,7 +24,7 @@ class Clusters:
         self.at_look: dict[int, dict[bytes, Any]] = {}
         self.now = 0.0
         monkeypatch.setattr(second_reader, "PAUSE_SECONDS", 0.0)
-        monkeypatch.setattr(second_reader, "_Reader", lambda *_: self)
+        monkeypatch.setattr(second_reader, "_ThriftReader", lambda *_: self)
         monkeypatch.setattr(second_reader, "rules_of", lambda *_: {b"f": FamilyRules(1, 0, None)})
         monkeypatch.setattr(second_reader, "steady_s", self.clock)
         self.source = self.target = self

@@ -5,7 +5,7 @@ import pytest
 from walferry.errors import UnreadableInputError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import table_name
-from walferry.snapshots.files import StoreFile, region_name, regions_of
+from walferry.snapshots.files import StoreFile, region_name, snapshot_regions
 
 ROW = b"r10"
 KEY = len(ROW).to_bytes(2, "big") + ROW + b"\0" + b"\x7f" + b"\xff" * 8
@@ -22,7 +22,7 @@ def manifest(*files: pb.SnapshotRegionManifest.StoreFile, table: str = "t") -> p
 
 def only_file(name: str, table: str = "t", reference: pb.Reference | None = None) -> StoreFile:
     file = pb.SnapshotRegionManifest.StoreFile(name=name, reference=reference, file_size=7)
-    ((only,),) = (region.files for region in regions_of("/hbase", manifest(file, table=table)))
+    ((only,),) = (region.files for region in snapshot_regions("/hbase", manifest(file, table=table)))
     return only
 
 

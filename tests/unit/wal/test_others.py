@@ -42,7 +42,7 @@ def load(*clusters: UUID) -> bytes:
     return entry([cell], cluster_ids=ids(*clusters))
 
 
-def read(log: Log, start: Offset) -> others.Others:
+def read(log: Log, start: Offset) -> others.WrittenByOthers:
     return written_by_others(log.files, str(log.root), start, ["t1", "t2"], KNOWN)
 
 

@@ -15,10 +15,10 @@ from walferry.wal.files import Place, WalFile
 from walferry.wal.tail import (
     BatchLimits,
     CertainListing,
+    FileSpan,
     GroupPosition,
     Offset,
     Reached,
-    Span,
     advance,
     begin_at_end,
     between,
@@ -51,7 +51,7 @@ class Log:
     def as_listed(self) -> WalFile:
         return listed(self.group, self.number, self.place, self.length if self.closed else 0)
 
-    def holds(self, span: Span) -> list[tuple[int, int]]:
+    def holds(self, span: FileSpan) -> list[tuple[int, int]]:
         stop = self.length if span.sealed else span.stop
         return [(self.number, end) for end in self.ends if span.start < end <= stop]
 
@@ -250,7 +250,7 @@ def test_a_newer_file_does_not_end_the_one_that_is_still_written_to() -> None:
     two = listing(listed("g", 1), listed("g", 2))
     end = advance(Offset(), two, to(50), BatchLimits())
     assert end.groups["g"] == GroupPosition(1, 50, ahead=(2,))
-    assert end.spans == (Span("g.1", 0, 50, sealed=False),)
+    assert end.spans == (FileSpan("g.1", 0, 50, sealed=False),)
 
 
 def test_less_than_was_seen_before_means_nothing() -> None:
@@ -307,7 +307,7 @@ def test_one_entry_is_given_out_even_if_it_is_longer_than_the_limit_and_then_oth
     for server in world.servers:
         for _ in range(3):
             server.write(100)
-    spans: list[Span] = []
+    spans: list[FileSpan] = []
     for _ in range(6):
         assert world.step(BatchLimits(bytes=5))
         spans += world.start.spans
@@ -330,7 +330,7 @@ def test_groups_take_turns_when_few_files_may_be_read_at_once() -> None:
 
 
 def test_a_batch_is_read_by_its_own_spans_whatever_start_is_given_now() -> None:
-    end = Offset(1, {"g": GroupPosition(1, 50)}, (Span("g.1", 20, 50, sealed=False),))
+    end = Offset(1, {"g": GroupPosition(1, 50)}, (FileSpan("g.1", 20, 50, sealed=False),))
     assert between(Offset(), end) == end.spans
     assert between(Offset(0, {"g": GroupPosition(1, 40)}), end) == end.spans  # `latest`, asked a second time
     assert between(end, end) == ()

@@ -18,7 +18,7 @@ from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from walferry.airflow.board.data import Pages, check_audit, overview, run_page
-from walferry.airflow.board.source import Source
+from walferry.airflow.board.source import LedgerCache
 from walferry.errors import TransientError, WalferryError
 from walferry.migration.report import render, summary
 
@@ -48,9 +48,9 @@ class NotLoggedInError(WalferryError):
     """Nobody is logged in; facts `login` (the login page) and `by_token` (whether a Bearer token was given)."""
 
 
-def create_app(guard: Callable[..., Any], source: Source | None = None) -> FastAPI:
+def create_app(guard: Callable[..., Any], source: LedgerCache | None = None) -> FastAPI:
     """The board as an app; `guard` is a dependency of every route and raises when the caller has no access."""
-    ledgers = source or Source()
+    ledgers = source or LedgerCache()
     # No docs and no schema: FastAPI would serve them without the guard.
     app = FastAPI(title="walferry", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(guard)])
     _add_pages(app, ledgers)
@@ -60,7 +60,7 @@ def create_app(guard: Callable[..., Any], source: Source | None = None) -> FastA
     return app
 
 
-def _add_pages(app: FastAPI, source: Source) -> None:
+def _add_pages(app: FastAPI, source: LedgerCache) -> None:
     @app.get("/")
     def overview_page(request: Request) -> Response:
         """All runs."""
@@ -96,7 +96,7 @@ def _add_pages(app: FastAPI, source: Source) -> None:
         return FileResponse(file, headers=PAGE_HEADERS | {"Content-Security-Policy": DOCS_POLICY})
 
 
-def _add_data(app: FastAPI, source: Source) -> None:
+def _add_data(app: FastAPI, source: LedgerCache) -> None:
     @app.get("/api/runs")
     def runs(page: Page = 0) -> Response:
         """The status of each run, newest first."""

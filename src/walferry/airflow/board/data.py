@@ -34,7 +34,7 @@ from walferry.ledger import (
 from walferry.ledger.columns import to_json
 from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import RANGE_STATES
-from walferry.migration.explaining.accept import describe as describe_difference
+from walferry.migration.explaining.accept import difference_facts
 from walferry.migration.explaining.explain import WORST_FIRST
 from walferry.migration.repairing.repairable import repairable
 from walferry.migration.report import summary
@@ -392,7 +392,7 @@ def _region(item: RangeComparison) -> Facts:
 
 
 def _difference(item: Difference, decided: Mapping[Decision, AcceptedDifference]) -> Facts:
-    facts = describe_difference(item, decided)
+    facts = difference_facts(item, decided)
     if facts["accepted_by"]:
         facts["kind"] += f", accepted by {facts['accepted_by']}: {_short(facts['reason'])}"
     elif needs_decision(item, decided):

@@ -30,7 +30,7 @@ class _Answer:
     value: Any = None
 
 
-class Source:
+class LedgerCache:
     """The ledger at $WALFERRY_LEDGER, and a cache of its answers.
 
     However many people watch, each query runs at most once a second, and its answer is kept for twice the time that

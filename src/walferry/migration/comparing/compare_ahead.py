@@ -19,7 +19,7 @@ from walferry.migration.comparing.compare import compare
 from walferry.migration.comparing.parts import UNDER_WAY_SECONDS, ComparisonStoppedError, Parts
 from walferry.migration.comparing.written_rows import compare_written, differing
 from walferry.migration.repairing.asked_repairs import answer_asked
-from walferry.migration.repairing.known_differences import MOST_ROWS, Means, settle
+from walferry.migration.repairing.known_differences import MOST_ROWS, RepairMeans, repair_differing
 from walferry.migration.repairing.repair import ANY_REGION_BYTES
 from walferry.migration.touching import touched
 from walferry.migration.touching.claims import standing_comparison
@@ -84,7 +84,7 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession], standstill: Stan
 
     def work(over: threading.Event) -> None:
         if run.spec.compare_ahead:
-            _Ahead(run, spark, standstill, over, waits).work()
+            _CompareLoop(run, spark, standstill, over, waits).work()
         else:
             _answer(run, standstill, over)
 
@@ -101,7 +101,7 @@ def _answer(run: Run, standstill: Standstill, over: threading.Event) -> None:
             log.warning("whether somebody asks for a repair is not known now: %s", error)
 
 
-class _Ahead:
+class _CompareLoop:
     """The thread's work."""
 
     def __init__(
@@ -387,13 +387,13 @@ def look(
     before = last_look(run.ledger, table)
     looks = looks or before is None or before.at_ms < since.ended_ms  # the comparison's own rows are looked at
     looks = looks or (found.also is not None and any(map(found.also.has, rows)))  # those are not under way
-    means = Means(
+    means = RepairMeans(
         spark, standstill, lambda some: differing(run, table, some), MOST_LOG_BYTES if looks else 0, ANY_REGION_BYTES,
         lambda: over.is_set() or not standstill.replays,
         under_way=lambda row: found.also is None or not found.also.has(row),
     )  # fmt: skip
     try:
-        settled = settle(run, table, rows, means)
+        settled = repair_differing(run, table, rows, means)
     except NoStandstillError:  # the next look begins where this one did
         return 0.0
     left = settled.left

@@ -25,7 +25,7 @@ from walferry.formats.resolve import Digest
 from walferry.ledger import RunLedger
 from walferry.migration.comparing.written_rows import differing, files_with, read_written, uncovered
 from walferry.migration.sides.digest import Outcome, RangePair
-from walferry.migration.sides.fragile_rows import NONE, Spans
+from walferry.migration.sides.fragile_rows import NONE, RowSpans
 from walferry.migration.touching.claims import Begun, begin_whole, why_outdated
 from walferry.replay.rights import dirty
 from walferry.run.notes.last_comparison import last_drain
@@ -68,7 +68,7 @@ class Start:
     were read between two parts"""
     begun: Begun | None
     """what the claim is based on; None: none is made"""
-    fragile: Spans = NONE
+    fragile: RowSpans = NONE
     """of the parts, and of the rows that were read between two of them"""
 
     @classmethod
@@ -93,7 +93,7 @@ class Start:
         begun = None if kept["begun"] is None else Begun.from_json(kept["begun"])
         return cls(
             kept["key"], kept["stage"], kept["at_ms"], frozenset(kept["marks"]), frozenset(kept["applied"]), begun,
-            Spans.unpack(kept["fragile"]),
+            RowSpans.unpack(kept["fragile"]),
         )  # fmt: skip
 
 

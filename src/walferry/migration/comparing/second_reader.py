@@ -46,7 +46,7 @@ Sides = tuple[Shown, Shown]
 
 
 @dataclass(frozen=True)
-class Asked:
+class RowsToRead:
     """Rows of a table to be read from both sides."""
 
     around: Sequence[bytes] = ()
@@ -56,7 +56,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Reading:
+class SecondReading:
     """What both sides of a table show."""
 
     rows: frozenset[bytes] = frozenset()
@@ -70,14 +70,14 @@ class Reading:
 
 
 def read_both(
-    run: Run, asked: Mapping[str, Asked], seconds: float = 0.0, pause: Callable[[float], None] = time.sleep
-) -> dict[str, Reading]:
+    run: Run, asked: Mapping[str, RowsToRead], seconds: float = 0.0, pause: Callable[[float], None] = time.sleep
+) -> dict[str, SecondReading]:
     """Read rows of tables; those that differ again, READS times in all.
 
     `seconds`: how long an edit may take from one side to the other. With it, what differs is read again until then, and
     a row counts only if the same cell differed at first and at last.
     """
-    readers = {table: _Reader(run, table) for table in asked}
+    readers = {table: _ThriftReader(run, table) for table in asked}
     found = {table: _tried(_first, readers[table], one) for table, one in asked.items()}
     first = {table: one.differing for table, one in found.items()}
     deadline, reads = steady_s() + seconds, 1
@@ -93,7 +93,7 @@ def still_differ(run: Run, table: str, before: Mapping[bytes, Sides]) -> set[byt
     """The rows in which a cell that differed before differs now. Nothing has changed that if Thrift fails."""
     if not before:
         return set()
-    one = _tried(_again, _Reader(run, table), Reading(differing=before))
+    one = _tried(_again, _ThriftReader(run, table), SecondReading(differing=before))
     return set(before) if one.why else set(_lasting(one, before).differing)
 
 
@@ -119,29 +119,31 @@ def depends_on_the_moment(run: Run, table: str, row: bytes) -> bool:
 # ------------------------------------------------------------------ what lasts
 
 
-def _tried(read: Callable[[_Reader, _Question], Reading], reader: _Reader, question: _Question) -> Reading:
+def _tried(
+    read: Callable[[_ThriftReader, _Question], SecondReading], reader: _ThriftReader, question: _Question
+) -> SecondReading:
     """A Thrift server is no part of a comparison, so it fails none."""
     try:
         return read(reader, question)
     except (TException, OSError, WalferryError) as error:
-        return Reading(why=f"reading by Thrift failed: {error}")
+        return SecondReading(why=f"reading by Thrift failed: {error}")
 
 
-def _first(reader: _Reader, asked: Asked) -> Reading:
+def _first(reader: _ThriftReader, asked: RowsToRead) -> SecondReading:
     rows, differing = reader.around(asked.around)
     more, others = reader.exactly(asked.exactly)
-    return Reading(frozenset(rows | more), differing | others)
+    return SecondReading(frozenset(rows | more), differing | others)
 
 
-def _again(reader: _Reader, one: Reading) -> Reading:
+def _again(reader: _ThriftReader, one: SecondReading) -> SecondReading:
     _, differing = reader.exactly(sorted(one.differing))
-    return Reading(one.rows, differing)
+    return SecondReading(one.rows, differing)
 
 
-def _lasting(one: Reading, first: Mapping[bytes, Sides]) -> Reading:
+def _lasting(one: SecondReading, first: Mapping[bytes, Sides]) -> SecondReading:
     """The same without rows that only show what is under way."""
     lasting = {row: sides for row, sides in one.differing.items() if _cells(first[row]) & _cells(sides)}
-    return Reading(one.rows, lasting, frozenset(one.differing.keys() - lasting.keys()), one.why)
+    return SecondReading(one.rows, lasting, frozenset(one.differing.keys() - lasting.keys()), one.why)
 
 
 def _cells(sides: Sides) -> set[tuple[int, bytes, tuple[bytes, int]]]:
@@ -157,7 +159,7 @@ def _cells(sides: Sides) -> set[tuple[int, bytes, tuple[bytes, int]]]:
 # ------------------------------------------------------------------ HBase's own client
 
 
-class _Reader:
+class _ThriftReader:
     """Both sides of a table as HBase's Java client shows them."""
 
     def __init__(self, run: Run, table: str) -> None:

@@ -20,8 +20,8 @@ from walferry.errors import WalferryError
 from walferry.ledger import Difference
 from walferry.migration.comparing.compare import TableComparison, is_followed
 from walferry.migration.comparing.second_reader import (
-    Asked,
-    Reading,
+    RowsToRead,
+    SecondReading,
     Sides,
     depends_on_the_moment,
     read_both,
@@ -53,11 +53,11 @@ def spot_check(run: Run, spark: Callable[[], SparkSession], result: TableCompari
     began, table, known = steady_s(), result.table, {item.row for item in result.differences}
     before = last_spot_check(run.ledger, table)
     again = [row for row in map(bytes.fromhex, before.differing) if row not in known] if before else []
-    reading = Reading(why=why_none(run))
+    reading = SecondReading(why=why_none(run))
     live = result.compared.purpose == "verify" and is_followed(run)  # edits are on their way
     if not reading.why:
         rows = [*last_written(run, table, run.spec.spot_check // 3), *again]
-        asked = {table: Asked(result.sample, rows)}
+        asked = {table: RowsToRead(result.sample, rows)}
         reading = read_both(run, asked, run.spec.max_lag if live else 0)[table]
     if reading.why:
         faults = [Difference(table, row, UNEXPLAINED, UNREAD, hashlib.sha256(row).hexdigest()) for row in again]

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from walferry.amounts import amount
-from walferry.apply.written import Collector, WrittenRows
+from walferry.apply.written import RowCollector, WrittenRows
 from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.formats.cells import CellIndex
 from walferry.hbase.descriptors import Range, Region
 from walferry.ledger import ComparedTable
 from walferry.migration.repairing.known_differences import known_rows
 from walferry.migration.sides.digest import Outcome, RangePair, Scan, compare_pair, scans
-from walferry.migration.sides.fragile_rows import NONE, Span, Spans
+from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.migration.sides.row_sides import Bounds, differing_cells, row_sides
 from walferry.migration.sides.store_files import Files, store_files
 from walferry.migration.sides.stored_sides import rules_of
@@ -118,7 +118,9 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     began, began_ms = steady_s(), now_ms()
     before: Sequence[Files] = ()
     if watched:  # what may hold markers afterwards is read now, or held some before
-        spans = Spans.of([*Spans.of_rows(rows), *(Span(*one) for one in also.ranges), *also.claim.fragile.marked])
+        spans = RowSpans.of(
+            [*RowSpans.of_rows(rows), *(RowSpan(*one) for one in also.ranges), *also.claim.fragile.marked]
+        )
         before = (also.files, store_files(run, table, spans))  # what is due was judged by the first ones
     found = _read(run, table, rows, also.ranges)
     note_newest(run.ledger, table, found.newest, began_ms, whole=False)
@@ -182,7 +184,7 @@ def _too_large(run: Run, table: str, ranges: Sequence[Range]) -> str:
     """Why ranges are not read by this process; "" if they are."""
     if not ranges:
         return ""
-    spans = Spans.of(Span(*one) for one in ranges)
+    spans = RowSpans.of(RowSpan(*one) for one in ranges)
     regions = run.source.regions(table)
     size = run.source.held_bytes().get(table, 0) * sum(spans.meet((r.start, r.end)) for r in regions) // len(regions)
     return f"about {size / 1e6:.0f} MB of {table} were touched since it was compared" if size > MOST_BYTES else ""
@@ -202,7 +204,7 @@ class Shown:
 
     differing: dict[bytes, str]
     """as from `differing`"""
-    fragile: Spans
+    fragile: RowSpans
     rows: int
     size: int
     """bytes"""
@@ -269,7 +271,7 @@ def rows_by_file(run: Run, table: str, files: Sequence[WalFile]) -> dict[str, pa
     def of_file(file: WalFile) -> pa.Array | str:
         if (packed := run.known_rows.of(file.name, table)) is not None:
             return WrittenRows(table, packed).rows
-        mine, others = Collector({table}, limited=False), Collector(run.known_rows.tables - {table})
+        mine, others = RowCollector({table}, limited=False), RowCollector(run.known_rows.tables - {table})
         for batch in open_wal(run.source_files, run.wal_root, file):
             mine.add(batch)
             others.add(batch)

@@ -41,7 +41,7 @@ from walferry.replay.pieces.pieces import run_pieces
 from walferry.replay.rights.applying import is_paused, leased, remove_staged
 from walferry.replay.rights.throttle import sending
 from walferry.run.run import Run
-from walferry.snapshots.files import SnapshotRegion, StoreFile, cells_of, read_manifest, regions_of, size_of
+from walferry.snapshots.files import SnapshotRegion, StoreFile, cells_of, read_manifest, size_of, snapshot_regions
 from walferry.spark.byte_counts import count_bytes
 from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import AT_ONCE_HERE, cancel_jobs, fan_out, progress_line
@@ -88,7 +88,7 @@ def load_history(
     Facts: files, bytes, cells, and one row per source region for the check, both sides as they are afterwards.
     """
     pair = run.pair(table)
-    regions = regions_of(run.source_root, manifest)
+    regions = snapshot_regions(run.source_root, manifest)
     session = session_for(spark, size_of(manifest), WriteLimits().here_bytes)
     folder = staging_folder(run.target_root, pair.target)
     with leased(run, [pair]) as (route, _):

@@ -95,7 +95,7 @@ def accept(
     return chosen
 
 
-def describe(item: Difference, decided: Mapping[Decision, AcceptedDifference]) -> dict[str, Any]:
+def difference_facts(item: Difference, decided: Mapping[Decision, AcceptedDifference]) -> dict[str, Any]:
     """A difference as plain values, with the decision about it."""
     made = decided.get(decision(item))
     return {

@@ -14,7 +14,7 @@ from walferry.clock import now_ms
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration.explaining.explain import EXPIRED_OVERWRITE, HISTORY, SNAPSHOT_MARKER
-from walferry.migration.sides.fragile_rows import NONE, Spans
+from walferry.migration.sides.fragile_rows import NONE, RowSpans
 from walferry.migration.sides.store_files import NO_STORES, Changed, Files, Stores, store_files_at
 from walferry.run.facts import opened_ms
 from walferry.run.run import Run
@@ -27,14 +27,14 @@ _NOTE = "fragile when opened"
 class Fragile:
     """What may change by itself in a table that was found equal."""
 
-    rows: Spans
+    rows: RowSpans
     files: Stores
     """of the regions, on both sides, that have such rows with markers"""
     differed: frozenset[bytes]
     """rows that were not equal: a person had decided about them"""
 
     @classmethod
-    def of(cls, rows: Spans, files: Files, differed: Iterable[bytes]) -> Fragile:
+    def of(cls, rows: RowSpans, files: Files, differed: Iterable[bytes]) -> Fragile:
         """By the fragile rows and the store files as they were after these were read."""
         return cls(rows, Stores.among(files, rows), frozenset(differed))
 
@@ -51,7 +51,7 @@ class Fragile:
         if kept is None or opened_ms(ledger) is None:
             return None
         differed = frozenset(map(bytes.fromhex, kept["differed"]))
-        return cls(Spans.unpack(kept["rows"]), Stores.from_json(kept["files"]), differed)
+        return cls(RowSpans.unpack(kept["rows"]), Stores.from_json(kept["files"]), differed)
 
 
 NOTHING = Fragile(NONE, NO_STORES, frozenset())
@@ -67,7 +67,7 @@ def changed_since(run: Run, table: str, rows: Sequence[bytes]) -> Mapping[bytes,
         return {}
     equal = (row for row in rows if row not in fragile.differed)
     spans = {row: span for row in equal if (span := fragile.rows.over(row)) is not None}
-    marked = Spans.of_rows(row for row, span in spans.items() if span.marked)
+    marked = RowSpans.of_rows(row for row, span in spans.items() if span.marked)
     changed: dict[str, Changed] = {}
     for side in SIDES if marked else ():
         known = [one for one in store_files_at(run, side, table, marked) if one.stores is not None]

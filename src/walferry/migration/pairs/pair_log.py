@@ -71,7 +71,7 @@ class LogPlace:
 
 
 @dataclass(frozen=True)
-class Span:
+class UnreadFile:
     """A file to be read from an offset on, for its rows or only to find its end."""
 
     file: WalFile
@@ -115,7 +115,7 @@ def spans_since(
     places: Sequence[LogPlace],
     without: Iterable[str],
     is_sealed: Callable[[WalFile], bool],
-) -> list[Span]:
+) -> list[UnreadFile]:
     """What to read of each file since the earliest of the places; of servers `without` rows, only where it ends now."""
     left_out, spans = set(without), []
     for name, files in listing.groups.items():
@@ -124,9 +124,9 @@ def spans_since(
             starts = [start for place in places if (start := _start(place.groups.get(name), file)) is not None]
             if places and file.server not in left_out:
                 if starts:
-                    spans.append(Span(file, min(starts), True))
+                    spans.append(UnreadFile(file, min(starts), True))
             elif file.place is not Place.ARCHIVED and (file.number == newest or not is_sealed(file)):
-                spans.append(Span(file, min(starts, default=0), False))
+                spans.append(UnreadFile(file, min(starts, default=0), False))
     return spans
 
 
@@ -159,7 +159,7 @@ class LogTask:
     """A span of a cluster's log, and the tables whose rows are wanted."""
 
     address: ClusterAddress
-    span: Span
+    span: UnreadFile
     tables: tuple[bytes, ...]
 
 

@@ -30,7 +30,7 @@ from walferry.migration.pairs.pair_log import (
     FileNews,
     LogPlace,
     LogTask,
-    Span,
+    UnreadFile,
     gaps_since,
     listing_since,
     place_after,
@@ -111,7 +111,7 @@ class _SideLog:
 
     listing: CertainListing
     at_ms: int
-    spans: Sequence[Span]
+    spans: Sequence[UnreadFile]
     gaps: dict[int, dict[str, str]]
 
     @property
@@ -120,7 +120,7 @@ class _SideLog:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PassPlan:
     """A pass before anything is read: regions, what is known of them, and both logs."""
 
     sights: Sequence[Sight]
@@ -144,7 +144,7 @@ class Plan:
         return why_whole(sight, self.claims.get(sight.name), *self.news(sight, read), now_ms(), self.whole_every_ms)
 
 
-def plan_pass(run: Run, whole_every_days: float | None = None) -> Plan:
+def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
     """Look up what a pass of the pair has to read; changes nothing, and reads no log.
 
     Raises UsageError with the reasons why the pair cannot be compared.
@@ -165,7 +165,7 @@ def plan_pass(run: Run, whole_every_days: float | None = None) -> Plan:
     held_bytes = run.source.held_bytes()
     held = sum(held_bytes.get(pair.source, 0) for pair in run.tables)
     source, target = (look_into_log(run, side, positions, held) for side in ("source", "target"))
-    return Plan(seen, claims, source, target, days * DAY_MS)
+    return PassPlan(seen, claims, source, target, days * DAY_MS)
 
 
 def look_into_log(run: Run, side: str, positions: Sequence[PassPosition], held: int) -> _SideLog:
@@ -177,7 +177,7 @@ def look_into_log(run: Run, side: str, positions: Sequence[PassPosition], held: 
     ttl_ms = retention_of(client).ttl_seconds * 1000
     gaps = {number: gaps_since(place, listing, at_ms, ttl_ms) for number, place in places.items()}
 
-    def spans() -> list[Span]:
+    def spans() -> list[UnreadFile]:
         without = set.intersection(*map(set, gaps.values())) if gaps else set()
         return spans_since(listing, list(places.values()), without, sealed_by(files, root))
 
@@ -212,7 +212,7 @@ def _require_comparable(run: Run) -> None:
         raise UsageError(f"the pair cannot be verified: {'; '.join(faults)}", faults=faults)
 
 
-def describe_plan(run: Run, plan: Plan) -> dict[str, Any]:
+def describe_plan(run: Run, plan: PassPlan) -> dict[str, Any]:
     """What a pass would read, as plain values."""
     held = run.source.held_bytes()
     tables = []
@@ -276,14 +276,16 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     return facts
 
 
-def _size(run: Run, plan: Plan) -> int:
+def _size(run: Run, plan: PassPlan) -> int:
     held = run.source.held_bytes()
     whole = [sight.table for sight in plan.sights if plan.why(sight)]
     of = Counter(sight.table for sight in plan.sights)
     return plan.source.bytes + plan.target.bytes + sum(held.get(table, 0) // of[table] for table in whole)
 
 
-def read_logs(run: Run, session: SparkSession | None, current: PassRecord, plan: Plan) -> tuple[_News, NamedRows, int]:
+def read_logs(
+    run: Run, session: SparkSession | None, current: PassRecord, plan: PassPlan
+) -> tuple[_News, NamedRows, int]:
     """What the logs of both sides say of regions, the rows that they name, and the number of the new place."""
     written = NamedRows(plan.sights)
     said, places, size = [], [], 0
@@ -320,7 +322,7 @@ def read_logs(run: Run, session: SparkSession | None, current: PassRecord, plan:
 
 
 def _work(
-    plan: Plan,
+    plan: PassPlan,
     current: PassRecord,
     news: _News,
     written: NamedRows,

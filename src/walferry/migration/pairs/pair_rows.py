@@ -98,10 +98,10 @@ def settled(
 def judged(item: PassDifference, before: RowSides | None, now: RowSides) -> PassDifference:
     """A row that differs now, by what differed in it `before`: None if that is not known."""
     lasting = before is None or _is_cut(before) or _is_cut(now) or bool(_cells(before) & _cells(now))
-    return replace(item, state="differs" if lasting else "under way", detail=describe(now))
+    return replace(item, state="differs" if lasting else "under way", detail=differing_cells_text(now))
 
 
-def describe(sides: RowSides) -> str:
+def differing_cells_text(sides: RowSides) -> str:
     """The cells that only one side shows, without their values: those may be nobody's business."""
     parts = []
     for side, cells, other in (

@@ -17,7 +17,13 @@ from collections.abc import Collection, Iterable, Sequence
 
 from walferry.clock import now_ms, steady_s
 from walferry.ledger import PassDifference, PassRecord
-from walferry.migration.comparing.second_reader import Asked, Reading, depends_on_the_moment, read_both, still_differ
+from walferry.migration.comparing.second_reader import (
+    RowsToRead,
+    SecondReading,
+    depends_on_the_moment,
+    read_both,
+    still_differ,
+)
 from walferry.migration.comparing.spot_check import ONLY_SECOND, UNREAD
 from walferry.migration.pairs.pair_plan import Borders
 from walferry.migration.pairs.pair_rows import settled
@@ -50,10 +56,10 @@ class Drawn:
                 mine[kind].setdefault(row, random.random())
             mine[kind] = dict(sorted(mine[kind].items(), key=lambda item: item[1])[: self._most])
 
-    def asked(self, table: str) -> Asked:
+    def asked(self, table: str) -> RowsToRead:
         """Those of a table."""
         around, exactly = (sorted(self._rows.get(table, {}).get(kind, ())) for kind in _KINDS)
-        return Asked(around, exactly)
+        return RowsToRead(around, exactly)
 
     def forget(self, but: Collection[str]) -> None:
         """Let go those of all tables but some."""
@@ -80,10 +86,10 @@ def spot_check_pair(
     began, tables, none = steady_s(), [pair.source for pair in run.tables], why_none(run)
     differed = {table: _differed(run, table) for table in tables}
     if none:
-        readings = {table: Reading(why=none) for table in tables}
+        readings = {table: SecondReading(why=none) for table in tables}
     else:
         asked = {table: drawn.asked(table) for table in tables}
-        asked = {table: Asked(of.around, sorted({*of.exactly, *differed[table]})) for table, of in asked.items()}
+        asked = {table: RowsToRead(of.around, sorted({*of.exactly, *differed[table]})) for table, of in asked.items()}
         readings = read_both(run, asked, run.spec.max_lag)
     known = {(item.table, item.row) for item in run.ledger.passes.differences()}
     since = {(item.table, item.row): item.found_ms for item in before}

@@ -73,7 +73,7 @@ class Ways:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RepairOutcome:
     """What became of the rows that somebody asked to repair, or what would become of them."""
 
     run_id: str
@@ -89,7 +89,7 @@ class Asked:
 
     def lines(self) -> list[str]:
         """For people: the first rows, then the ways."""
-        lines = [f"{'would repair ' if self.dry_run else ''}{describe(row)}" for row in self.rows[:SHOWN]]
+        lines = [f"{'would repair ' if self.dry_run else ''}{repaired_row_text(row)}" for row in self.rows[:SHOWN]]
         if len(self.rows) > SHOWN:
             lines.append(f"and {len(self.rows) - SHOWN} more rows; all of them with --json")
         if not self.rows:
@@ -112,7 +112,7 @@ class Asked:
             raise SidesDifferError(f"{amount(self.faults, 'row')} of {self.run_id} cannot be repaired as things are")
 
 
-def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool = False) -> Asked:
+def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool = False) -> RepairOutcome:
     """Repair rows of a table, or of all tables of the run, or say what that would do: those given, as in the report, or
     all `candidates`. Raises UsageError for a run that cannot be repaired, and as `repair_now`."""
     if rows and table is None:
@@ -123,9 +123,9 @@ def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool 
     tables = [table] if table is not None else [pair.source for pair in run.tables]
     wanted = {one: candidates(run, one, rows) for one in tables}
     if not dry_run:
-        return Asked(run.run_id, dry_run, repair_now(run, wanted))
+        return RepairOutcome(run.run_id, dry_run, repair_now(run, wanted))
     found, ways = plans(run, wanted)
-    return Asked(run.run_id, dry_run, found, ways)
+    return RepairOutcome(run.run_id, dry_run, found, ways)
 
 
 def candidates(run: Run, table: str, rows: Sequence[str] = ()) -> Kinds:
@@ -245,7 +245,7 @@ def facts(row: RepairedRow) -> dict[str, Any]:
     return asdict(row) | {"row": shown_row(row.row)}
 
 
-def describe(row: RepairedRow) -> str:
+def repaired_row_text(row: RepairedRow) -> str:
     """What became of a row, as a line."""
     kind = f" ({row.kind})" if row.kind else ""
     what = f"NOT REPAIRED: {row.fault}" if row.fault else row.action or "equal by now"

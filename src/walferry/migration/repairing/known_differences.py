@@ -30,7 +30,7 @@ MOST_ROWS = 1_000
 
 
 @dataclass(frozen=True)
-class Means:
+class RepairMeans:
     """How rows are explained and repaired in one look."""
 
     spark: Callable[[], SparkSession]
@@ -51,7 +51,7 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Settled:
+class StillDiffering:
     """What became of rows that differ in one look."""
 
     left: Mapping[bytes, str]
@@ -83,7 +83,7 @@ def rows_to_repair(run: Run, table: str) -> list[bytes]:
     ]
 
 
-def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -> Settled:
+def repair_differing(run: Run, table: str, differing: Mapping[bytes, str], means: RepairMeans) -> StillDiffering:
     """Repair those of the rows that nobody decided about and that are not under way, as far as that is possible now.
 
     `differing`: each row with the digest of the cells that differ (`row_sides.differing_cells`), "" if unknown.
@@ -132,7 +132,7 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
     if found is not None or not left:  # where nobody looked for reasons, what was found before still stands
         run.ledger.comparisons.record_look(table, [*before, *(item for item in found or () if left.get(item.row))])
     waiting = same | _note_examined(run, table, new, some if examined else ())
-    return Settled(left, len(suspected), sum(row in waiting and not left[row] for row in left.keys() - examined))
+    return StillDiffering(left, len(suspected), sum(row in waiting and not left[row] for row in left.keys() - examined))
 
 
 def _part(run: Run, table: str, rows: Sequence[bytes]) -> Sequence[bytes]:
@@ -158,7 +158,7 @@ def _note_examined(run: Run, table: str, rows: Sequence[bytes], examined: Sequen
     return frozenset() if through else frozenset(rows[bisect_right(rows, row) :])
 
 
-def _explained(run: Run, means: Means, table: str, rows: Sequence[bytes]) -> list[Difference] | None:
+def _explained(run: Run, means: RepairMeans, table: str, rows: Sequence[bytes]) -> list[Difference] | None:
     """Why rows differ; None if there is too much log to find out, or too much for a process without Spark."""
     if log_bytes(run, table) > means.most_log_bytes:
         return None

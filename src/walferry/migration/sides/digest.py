@@ -31,7 +31,7 @@ from walferry.clock import CLOCKS_APART_MS, now_ms
 from walferry.formats.cells import CellIndex, index_cells
 from walferry.formats.resolve import Digest, FamilyRules, Fate, digest, held_by, resolve, row_digests
 from walferry.hbase.address import ClusterAddress
-from walferry.migration.sides.fragile_rows import NONE, Spans, fragile_in
+from walferry.migration.sides.fragile_rows import NONE, RowSpans, fragile_in
 from walferry.spark.clients import shared_client
 from walferry.spark.fan_out import fan_out
 
@@ -104,7 +104,7 @@ class Outcome:
     differing: int
     rows: tuple[bytes, ...]
     """the first of those that differ"""
-    fragile: Spans = NONE
+    fragile: RowSpans = NONE
     """rows, of either side, whose reading does not last although nobody writes to them"""
     newest: int = -1
     """the newest timestamp of any cell or marker that either side holds; -1: they hold none"""

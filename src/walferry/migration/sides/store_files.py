@@ -21,7 +21,7 @@ from typing import Any, Literal
 from walferry.errors import WalferryError
 from walferry.hbase.descriptors import Range, Region, TableDescriptor
 from walferry.ledger.rows import ClusterSide
-from walferry.migration.sides.fragile_rows import Span, Spans
+from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.run.run import Run
 from walferry.run.sides import SIDES, client_at, name_at
 
@@ -82,7 +82,7 @@ class Stores:
     of: Mapping[str, Mapping[str, Store]]
 
     @classmethod
-    def among(cls, files: Files, fragile: Spans) -> Stores:
+    def among(cls, files: Files, fragile: RowSpans) -> Stores:
         """Of the regions that have fragile rows with markers, as far as they are known."""
         marked = fragile.marked
         return cls({one.region: one.stores for one in files if one.stores is not None and marked.meet(one.range)})
@@ -110,24 +110,24 @@ NO_STORES = Stores({})
 class Changed:
     """The regions whose store files are others than before."""
 
-    some: Spans
+    some: RowSpans
     """of those, the ones of which no store can have been compacted as a whole"""
-    all: Spans
+    all: RowSpans
 
     @classmethod
     def between(cls, before: Stores, now: Files) -> Changed:
         """From one moment to another."""
-        found = [(one.changed_since(before), Span(*one.range)) for one in now]
-        some, whole = (Spans.of(span for change, span in found if change == which) for which in ("some", "all"))
+        found = [(one.changed_since(before), RowSpan(*one.range)) for one in now]
+        some, whole = (RowSpans.of(span for change, span in found if change == which) for which in ("some", "all"))
         return cls(some, whole)
 
-    def may_show(self, span: Span) -> bool:
+    def may_show(self, span: RowSpan) -> bool:
         """Whether it may have changed what the rows of a span show."""
         rows = (span.start, span.stop)
         return (span.marked and self.all.meet(rows)) or (span.by_version and self.some.meet(rows))
 
 
-def stood_still(moments: Sequence[Files], after: Files, fragile: Spans) -> bool:
+def stood_still(moments: Sequence[Files], after: Files, fragile: RowSpans) -> bool:
     """Whether nothing can have changed what fragile rows show since any of the earlier moments."""
     marked = fragile.marked
     now = {one.region: one for one in after if marked.meet(one.range)}
@@ -138,12 +138,12 @@ def stood_still(moments: Sequence[Files], after: Files, fragile: Spans) -> bool:
     return not any(one.may_show(span) for one in changed for span in marked)
 
 
-def store_files(run: Run, table: str, of: Spans | None = None) -> list[RegionFiles]:
+def store_files(run: Run, table: str, of: RowSpans | None = None) -> list[RegionFiles]:
     """The store files of a table's regions, on both sides: of those that have some of the spans, or of all."""
     return [file for side in SIDES for file in store_files_at(run, side, table, of)]
 
 
-def store_files_at(run: Run, side: ClusterSide, table: str, of: Spans | None = None) -> list[RegionFiles]:
+def store_files_at(run: Run, side: ClusterSide, table: str, of: RowSpans | None = None) -> list[RegionFiles]:
     """The same on one side."""
     if of is not None and not of:
         return []

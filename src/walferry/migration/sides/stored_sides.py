@@ -25,7 +25,7 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger.rows import ClusterSide, Purpose
 from walferry.migration.sides.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair, Taken, compare_pair, scans
 from walferry.run.run import Run
-from walferry.snapshots.files import SnapshotRegion, cells_of, common_rows, read_manifest, regions_of, rows_inside
+from walferry.snapshots.files import SnapshotRegion, cells_of, common_rows, read_manifest, rows_inside, snapshot_regions
 from walferry.spark.clients import shared_files
 from walferry.spark.fan_out import fan_out
 from walferry.storage import FileSystem
@@ -98,8 +98,8 @@ def snapshots_taken(run: Run, table: str, purpose: Purpose) -> Iterator[StoredTa
             made.result()
             run.ledger.objects.made(side, "snapshot", name)
         last_ms = now_ms()
-        source = regions_of(run.source_root, read_manifest(run.source_files, run.source_root, name))
-        target = regions_of(run.target_root, read_manifest(run.target_files, run.target_root, name))
+        source = snapshot_regions(run.source_root, read_manifest(run.source_files, run.source_root, name))
+        target = snapshot_regions(run.target_root, read_manifest(run.target_files, run.target_root, name))
         for regions, of in ((source, pair.source), (target, pair.target)):
             _require_all_rows(regions, of)
         yield StoredTables(tuple(source), tuple(target), first_ms, last_ms)

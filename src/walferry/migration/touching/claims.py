@@ -15,7 +15,7 @@ from typing import Any
 from walferry.clock import now_ms
 from walferry.hbase.descriptors import Range
 from walferry.ledger import ComparedTable, RunLedger, source_tables
-from walferry.migration.sides.fragile_rows import Span, Spans
+from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.sides.store_files import Changed, Files, RegionFiles, Stores, store_files
 from walferry.migration.touching.touched import Known, Seen, look
 from walferry.run.notes.last_comparison import whole_comparison
@@ -33,7 +33,7 @@ class Claim:
     table: str
     of: int
     """the number of the whole comparison"""
-    fragile: Spans
+    fragile: RowSpans
     files: Stores
     """of the regions, on both sides, that have fragile rows with markers: before these were read, or at a later look if
     none had to be read again"""
@@ -46,7 +46,9 @@ class Claim:
         kept = ledger.notes.get(_CLAIM, of.table)
         if kept is None or kept["of"] != of.attempt:
             return None
-        return cls(of.table, kept["of"], Spans.unpack(kept["fragile"]), Stores.from_json(kept["files"]), kept["rules"])
+        return cls(
+            of.table, kept["of"], RowSpans.unpack(kept["fragile"]), Stores.from_json(kept["files"]), kept["rules"]
+        )
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -111,7 +113,7 @@ def _other_ended(begun: Begun, claimed: tuple[int, str] | None) -> bool:
     return (claimed and claimed[0]) != (begun.claimed and begun.claimed[0])
 
 
-def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: Spans) -> bool:
+def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: RowSpans) -> bool:
     """Call it once the comparison that was begun has named all rows that differ, with its fragile rows. False if
     another one has ended meanwhile, whose differences and logs this one does not know: then nothing is claimed."""
 
@@ -120,7 +122,7 @@ def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: Spans) 
             return None
         rows = fragile
         if claimed is not None and claimed != begun.claimed:  # looks have read logs that count as verified by this one
-            rows += Spans.unpack(claimed[1])
+            rows += RowSpans.unpack(claimed[1])
         return Claim(compared.table, compared.attempt, rows, Stores.among(begun.files, rows), begun.rules).as_json()
 
     if not run.ledger.notes.change(_CLAIM, claim, compared.table):
@@ -162,11 +164,11 @@ class ToRead:
 
     claim: Claim
     known: Known
-    fragile: Spans
+    fragile: RowSpans
     files: Files
 
     @property
-    def pending(self) -> Spans:
+    def pending(self) -> RowSpans:
         """What others than the log have touched."""
         return self.known.pending
 
@@ -178,14 +180,14 @@ class ToRead:
     @property
     def ranges(self) -> list[Range]:
         """Ranges of rows, which do not overlap."""
-        both = Spans.of(Span(*one) for one in (*self.pending.ranges, *self.fragile.ranges))
+        both = RowSpans.of(RowSpan(*one) for one in (*self.pending.ranges, *self.fragile.ranges))
         return [(span.start, span.stop) for span in both]
 
     def has(self, row: bytes) -> bool:
         """Whether it is one of them."""
         return any(spans.hold((row, row + b"\0")) for spans in (self.pending, self.fragile))
 
-    def after(self, rows: Sequence[bytes], found: Spans) -> Claim:
+    def after(self, rows: Sequence[bytes], found: RowSpans) -> Claim:
         """What is claimed once its ranges and some rows (in order), all of its own among them, were found equal, with
         fragile ones among them."""
         fragile = self.claim.fragile.after(rows, self.ranges, found)

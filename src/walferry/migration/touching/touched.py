@@ -22,12 +22,12 @@ from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, WalferryError, is_transient
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterSide
-from walferry.migration.sides.fragile_rows import NONE, Span, Spans
+from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.migration.touching.unlogged_rows import in_doubt, oldest_unseen_ms, recent_rows
 from walferry.replay.keeping.retention import retention_of
 from walferry.run.run import Run
 from walferry.run.sides import SIDES, client_at, name_at
-from walferry.wal.others import Others, log_end, written_by_others
+from walferry.wal.others import WrittenByOthers, log_end, written_by_others
 from walferry.wal.tail import Offset
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Seen:
     """servers that do not tell, by side"""
     skipped: bool = False
     """whether servers of the source that have regions of the run's tables have counted new ones"""
-    pending: Mapping[str, Spans] = field(default_factory=dict)
+    pending: Mapping[str, RowSpans] = field(default_factory=dict)
     """what is to be read again, by table"""
     void: Mapping[str, str] = field(default_factory=dict)
     """why a table is to be compared as a whole again"""
@@ -95,7 +95,7 @@ class Seen:
         if kept is None:
             return cls()
         offset = None if kept["offset"] is None else Offset.from_json(kept["offset"])
-        pending = {table: Spans.unpack(text) for table, text in kept["pending"].items()}
+        pending = {table: RowSpans.unpack(text) for table, text in kept["pending"].items()}
         return cls(**{**kept, "offset": offset, "pending": pending})
 
     def _as_json(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Seen:
         facts["pending"] = {table: spans.pack() for table, spans in self.pending.items() if len(spans)}
         return facts
 
-    def touching(self, table: str, spans: Spans) -> Seen:
+    def touching(self, table: str, spans: RowSpans) -> Seen:
         """With more of a table to be read again."""
         if not spans:
             return self
@@ -138,7 +138,7 @@ class Seen:
 class Known:
     """What was known of a table at some moment."""
 
-    pending: Spans
+    pending: RowSpans
     """to be read again"""
     touches: int
     void: str
@@ -152,7 +152,7 @@ class Known:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Known:
         """What `as_json` returned."""
-        return cls(**{**kept, "pending": Spans.unpack(kept["pending"])})
+        return cls(**{**kept, "pending": RowSpans.unpack(kept["pending"])})
 
 
 def risen(before: Counts | None, now: Counts) -> set[str] | None:
@@ -205,12 +205,12 @@ def _read_target_log(run: Run, seen: Seen) -> Seen:
     return replace(after_others(seen, found, targets), read_ms=began, unread="")
 
 
-def after_others(seen: Seen, found: Others, sources: Mapping[str, str]) -> Seen:
+def after_others(seen: Seen, found: WrittenByOthers, sources: Mapping[str, str]) -> Seen:
     """With what others wrote at the target. `sources`: target table to source table."""
     for table, rows in found.rows.items():
         if rows:
             log.warning("others wrote %s of %s at the target, to be compared again", amount(len(rows), "row"), table)
-            seen = seen.touching(sources[table], Spans.of_rows(rows))
+            seen = seen.touching(sources[table], RowSpans.of_rows(rows))
     void = {sources[table]: why for table, why in found.unnamed.items()}
     return replace(seen, offset=found.end).voiding(void)
 
@@ -269,7 +269,7 @@ def _after_counts(run: Run, seen: Seen, side: ClusterSide, servers: set[str] | N
             continue
         whose = "servers that regions have left" if servers is None else ", ".join(sorted(servers))
         if since_ms is None or run.spec.unlogged_writes == "compare":
-            spans = Spans.of(Span(region.start, region.end) for region in regions)
+            spans = RowSpans.of(RowSpan(region.start, region.end) for region in regions)
         else:
             began, spans = now_ms(), recent_rows(run, pair, regions, since_ms)
             seen = replace(seen, recent_ms={**seen.recent_ms, pair.source: began})

@@ -20,7 +20,7 @@ from walferry.errors import WalferryError
 from walferry.hbase.descriptors import Region
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.migration.sides.digest import unlike_rows
-from walferry.migration.sides.fragile_rows import NONE, Span, Spans
+from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.run.run import Run
 from walferry.run.spec import TablePair
 
@@ -67,7 +67,7 @@ def in_doubt(region: Region, servers: Collection[str] | None, since_ms: int | No
     return since_ms is not None and region.changed_ms >= since_ms
 
 
-def recent_rows(run: Run, pair: TablePair, regions: Sequence[Region], since_ms: int) -> Spans:
+def recent_rows(run: Run, pair: TablePair, regions: Sequence[Region], since_ms: int) -> RowSpans:
     """The rows of some regions, of either side, whose cells of that timestamp or newer ones are not the same on both.
 
     A region that cannot be read counts as a whole, and so does what is left after MOST_ROWS, MOST_BYTES or
@@ -76,9 +76,9 @@ def recent_rows(run: Run, pair: TablePair, regions: Sequence[Region], since_ms: 
     time.sleep(_SHOWN_S)
     bounds = _Bounds()
 
-    def rows_of(region: Region) -> Spans:
+    def rows_of(region: Region) -> RowSpans:
         found: list[bytes] = []
-        whole = Spans((Span(region.start, region.end),))
+        whole = RowSpans((RowSpan(region.start, region.end),))
         try:
             parts = unlike_rows(
                 region.start,
@@ -90,7 +90,7 @@ def recent_rows(run: Run, pair: TablePair, regions: Sequence[Region], since_ms: 
                 while bounds.allow():
                     part = next(parts, None)
                     if part is None:
-                        return Spans.of_rows(found)
+                        return RowSpans.of_rows(found)
                     bounds.add(part)
                     found += part
         except (WalferryError, OSError) as error:

@@ -128,7 +128,7 @@ def standing(earlier: Lines, later: Lines) -> dict[str, frozenset[str]]:
     }
 
 
-def regions_of(client: HBaseClient, table: str) -> list[Region]:
+def regions_if_exists(client: HBaseClient, table: str) -> list[Region]:
     """The table's regions; none when somebody dropped it (`cutover.gates` reports that)."""
     try:
         return client.regions(table)
@@ -145,7 +145,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     """
     names = [pair.source for pair in run.tables]
     started_ms = time.time_ns() // 1_000_000
-    before = {name: lines_of(run.source, name, regions_of(run.source, name)) for name in names}
+    before = {name: lines_of(run.source, name, regions_if_exists(run.source, name)) for name in names}
     servers = run.source.servers()
     # What preceded a move may be on any server, also on one where nothing is now.
     idle, remember = idle_servers(run, servers, started_ms, may_rest=before == applied)
@@ -190,7 +190,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     remember()
     # A server that died meanwhile has no file after the cut; its folder is split and archived as a whole.
     current = {group: file.number for group, file in new.items() if file.server in alive}
-    regions = {name: regions_of(run.source, name) for name in names}
+    regions = {name: regions_if_exists(run.source, name) for name in names}
     after = {name: lines_of(run.source, name, regions[name]) for name in names}
     # The listing shows no length of a file that was open.
     files = _with_archive(run, [closed.get(file.name, file) for file in files], whole=whole)

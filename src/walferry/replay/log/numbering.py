@@ -32,7 +32,7 @@ from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.ledger import NumberGap, RegionNumber, RunLedger, source_tables
 from walferry.ledger.batches import Change
-from walferry.run.progress.missing_numbers import describe
+from walferry.run.progress.missing_numbers import number_gap_text
 from walferry.run.run import Run
 from walferry.wal.files import parse_wal_name
 
@@ -63,7 +63,7 @@ def _tell(ledger: RunLedger, gaps: Sequence[NumberGap], skipped: bool) -> None:
         log.info("numbers of %s are missing in the log at %s: counted", table, amount(places, "more place"))
     for gap in gaps:
         if gap.table not in known:
-            log.error("%s", describe(gap))
+            log.error("%s", number_gap_text(gap))
 
 
 def chain(known: Iterable[RegionNumber], spans: Iterable[NumberSpan]) -> tuple[list[RegionNumber], list[NumberGap]]:

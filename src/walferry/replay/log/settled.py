@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from walferry.apply.window_rows import Settled, WriteTimes
+from walferry.apply.window_rows import SettledEdits, WriteTimes
 from walferry.errors import TransientError, UsageError
 from walferry.ledger import RunLedger, RunRecord
 from walferry.refusals import ANY_REGION
@@ -20,7 +20,7 @@ from walferry.run.spec import Cluster, ResolvedSpec, TimeWindow
 from walferry.wal.files import WalFile
 
 ALWAYS = WriteTimes(0, 1 << 62)
-Part = tuple[str, str, Settled]
+Part = tuple[str, str, SettledEdits]
 """a file, a source table, and which of the table's edits in the file the target has"""
 
 
@@ -29,12 +29,12 @@ class OverlappingRunError(TransientError):
 
 
 @dataclass(frozen=True)
-class Others:
+class OtherRuns:
     """What other runs have applied to the target tables of a window's run."""
 
     runs: tuple[str, ...]
     """ids of those that applied edits which the window takes into account"""
-    settled: Mapping[tuple[str, str], tuple[Settled, ...]]
+    settled: Mapping[tuple[str, str], tuple[SettledEdits, ...]]
     """those edits, by file and source table"""
     gone: tuple[WalFile, ...]
     """files that held some of them and no longer exist at the source"""
@@ -68,7 +68,7 @@ def appliers(run: Run) -> list[RunRecord]:
     return [ledger.run(run_id) for run_id in sorted(runs - {run.run_id})]
 
 
-def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFile]) -> Others:
+def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFile]) -> OtherRuns:
     """What other runs have applied, file by file, as they recorded it; `listed`: the source's files now.
 
     Only edits that may be later in their rows' history than the window's own count. A run that recorded nothing, such
@@ -78,7 +78,7 @@ def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFi
     # Clocks differ, and a row's order does not follow them: edits of the minute before may be later in the row.
     begins = window_of(run).start_ms - window_log.SKEW_MS
     present = {file.name for file in listed}
-    settled: dict[tuple[str, str], list[Settled]] = defaultdict(list)
+    settled: dict[tuple[str, str], list[SettledEdits]] = defaultdict(list)
     gone: dict[str, WalFile] = {}
     runs, copied_until = [], 0
     for other in others:
@@ -98,7 +98,7 @@ def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFi
                 gone[file] = later[file]
         runs += [other.run_id] if parts else []
     frozen = {key: tuple(parts) for key, parts in settled.items()}
-    return Others(tuple(runs), frozen, tuple(gone.values()), copied_until)
+    return OtherRuns(tuple(runs), frozen, tuple(gone.values()), copied_until)
 
 
 def require_no_overlap(run: Run, others: Sequence[RunRecord]) -> None:
@@ -172,9 +172,9 @@ def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]
             continue  # no entry of the table
         regions = held.get((r.file, r.table), set())
         if r.state in ("applied", "verified"):
-            yield r.file, r.table, Settled(span)
+            yield r.file, r.table, SettledEdits(span)
         elif regions and ANY_REGION not in regions:
-            yield r.file, r.table, Settled(span, frozenset(regions))
+            yield r.file, r.table, SettledEdits(span, frozenset(regions))
 
 
 def _copied_until(theirs: RunLedger, other: RunRecord) -> int:
@@ -194,4 +194,4 @@ def _copied(run: Run, theirs: RunLedger, files: Sequence[WalFile], until_ms: int
     for file in files:
         before = not fences.starts_by(file)
         for table in tables:
-            yield file.name, table, Settled(ALWAYS if before else WriteTimes(0, until_ms))
+            yield file.name, table, SettledEdits(ALWAYS if before else WriteTimes(0, until_ms))

@@ -33,7 +33,7 @@ from walferry.ledger import Piece, Round
 from walferry.ledger.batches import Change, in_one
 from walferry.refusals import ANY_TABLE
 from walferry.replay.log import lineage, numbering
-from walferry.replay.log.cut import regions_of
+from walferry.replay.log.cut import regions_if_exists
 from walferry.replay.pieces.bulk_pieces import goes_in_bulk
 from walferry.replay.pieces.group_pieces import apply_group_pieces
 from walferry.replay.pieces.pieces import cut_groups, repeated
@@ -210,7 +210,7 @@ def _look_at_closed(work: Work) -> None:
     run, batch = work.run, work.batch
     known = run.ledger.regions.known(batch.calm - work.stopped())
     closed = lineage.follow_at(run.source, known, [])
-    _stop(work, (), lineage.find_breaks(closed, batch.regions, partial(regions_of, run.source)))
+    _stop(work, (), lineage.find_breaks(closed, batch.regions, partial(regions_if_exists, run.source)))
 
 
 # ------------------------------------------------------------------ by row
@@ -275,7 +275,7 @@ def _stop_what_moved(work: Work, reports: Sequence[FileReport]) -> None:
     run = work.run
     tables = {tally.table for report in reports for tally in report.tallies} - work.stopped()
     _, after = follow(work, reports, tables)
-    breaks = lineage.find_breaks(after, work.batch.regions, partial(regions_of, run.source))
+    breaks = lineage.find_breaks(after, work.batch.regions, partial(regions_if_exists, run.source))
     waiting = {table: regions for table, regions in _waiting(work, reports).items() if table in tables}
     reshaped = _reshaped(run, waiting)
     refused = [r for report in reports for r in report.refusals if r.table in reshaped]
@@ -304,7 +304,7 @@ def _reshaped(run: Run, waiting: Mapping[str, Collection[str]]) -> set[str]:
     return {
         table
         for table, regions in waiting.items()
-        if regions and not set(regions) <= {r.encoded for r in regions_of(run.source, table)}
+        if regions and not set(regions) <= {r.encoded for r in regions_if_exists(run.source, table)}
     }
 
 

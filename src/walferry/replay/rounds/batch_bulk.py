@@ -17,7 +17,7 @@ from walferry.apply.in_bulk import place_in_bulk
 from walferry.apply.outcomes import FileReport
 from walferry.errors import GapError, WalferryError, WalKeyError, is_transient
 from walferry.replay.log import lineage
-from walferry.replay.log.cut import regions_of
+from walferry.replay.log.cut import regions_if_exists
 from walferry.replay.pieces.bulk_pieces import bulk_task, cut_in_bulk, load_pieces
 from walferry.replay.pieces.pieces import cut_groups
 from walferry.replay.pieces.row_ranges import as_pieces, ranges_of, unfinished
@@ -98,6 +98,6 @@ def _require_plain(work: Work, reports: Sequence[FileReport]) -> None:
     """Raise NotInBulkError if some of the edits may have to wait."""
     refusals = [refusal for report in reports for refusal in report.refusals]
     _, after = follow(work, reports, work.route.tables)
-    refusals += lineage.find_breaks(after, work.batch.regions, partial(regions_of, work.run.source))
+    refusals += lineage.find_breaks(after, work.batch.regions, partial(regions_if_exists, work.run.source))
     if refusals:
         raise NotInBulkError(refusals[0].reason, file=refusals[0].file, offset=refusals[0].start)

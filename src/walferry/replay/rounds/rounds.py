@@ -26,7 +26,7 @@ from walferry.replay.log.cut import (
     cut_until,
     lines_of,
     record_seen,
-    regions_of,
+    regions_if_exists,
     see,
     standing,
 )
@@ -95,7 +95,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             below = run.fences().within(listed)
             record_seen(run, below, sealed={file.name for file in below})
             applied = kept_lines(run, "applied")
-            regions = {pair.source: regions_of(run.source, pair.source) for pair in run.tables}
+            regions = {pair.source: regions_if_exists(run.source, pair.source) for pair in run.tables}
             now = {table: lines_of(run.source, table, found) for table, found in regions.items()}
             before, at_ms = kept_lines(run, "end fence"), fence_facts(run, "end").at_ms
             batch = _batch(_pending(run, below), applied, now, at_ms, before, regions, frozenset())

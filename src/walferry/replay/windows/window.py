@@ -36,7 +36,7 @@ from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay.log import window_log
 from walferry.replay.log.cut import await_archive, cut_log, record_seen
 from walferry.replay.log.lineage import FamiliesOf, created, families_of, follow
-from walferry.replay.log.settled import Others, appliers, look_at_others, reads, require_no_overlap
+from walferry.replay.log.settled import OtherRuns, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.log.window_log import covering, known_files, missing_ranges, window_of
 from walferry.replay.pieces.bulk_pieces import bulk_faults
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of
@@ -70,7 +70,7 @@ class WindowPlan:
     """those that may hold edits of the window, by group and number"""
     unsealed: list[str]
     """names of those that are still being written: they are rolled first"""
-    others: Others
+    others: OtherRuns
     """what the target already has from other runs, which this window takes into account"""
     along: list[WalFile]
     """files to read only because of `others`"""
@@ -139,7 +139,7 @@ def plan_window(run: Run) -> WindowPlan:
     )
 
 
-def describe(plan: WindowPlan) -> dict[str, Any]:
+def window_plan_facts(plan: WindowPlan) -> dict[str, Any]:
     """A plan as plain values, for `--dry-run`."""
     return {
         "window": str(plan.window),

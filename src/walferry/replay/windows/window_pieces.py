@@ -27,7 +27,7 @@ from walferry.errors import WalferryError
 from walferry.ledger import Piece, WalRange
 from walferry.ledger.batches import Change
 from walferry.refusals import RefusalKind
-from walferry.replay.log.cut import line_of, lines_of, regions_of
+from walferry.replay.log.cut import line_of, lines_of, regions_if_exists
 from walferry.replay.pieces.group_pieces import apply_group_pieces
 from walferry.replay.pieces.pieces import cut_groups, repeated
 from walferry.replay.pieces.row_ranges import (
@@ -251,7 +251,7 @@ def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tupl
     """
     found = set()
     for table in {table for table, _ in edits}:
-        regions = regions_of(run.source, table)
+        regions = regions_if_exists(run.source, table)
         lines = lines_of(run.source, table, regions)
         for region in regions:
             mine = edits.get((table, region.encoded))

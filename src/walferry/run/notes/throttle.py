@@ -44,7 +44,7 @@ def changed(throttle: Throttle, given: Mapping[str, str | None], off: bool) -> T
     return Throttle() if off else throttle.model_copy(update=found)
 
 
-def describe(throttle: Throttle) -> str:
+def throttle_text(throttle: Throttle) -> str:
     """As a phrase: "at most 20.0 MB/s and 50000 cells/s"."""
     limits = []
     if throttle.write_bytes is not None:

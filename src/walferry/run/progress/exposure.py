@@ -64,7 +64,7 @@ class Exposure:
 
 
 @dataclass(frozen=True)
-class Standstill:
+class UnwatchedTime:
     """A time in which nobody looked at the source's log, longer than a closed file is kept there."""
 
     from_ms: int
@@ -81,14 +81,14 @@ class Standstill:
         )
 
 
-def note_exposure(ledger: RunLedger, exposure: Exposure) -> Standstill | None:
+def note_exposure(ledger: RunLedger, exposure: Exposure) -> UnwatchedTime | None:
     """Record a look at the source. If the one before was too long ago, records that for good, and returns it.
 
     Before the start fence nothing can be lost.
     """
     before, found = ledger.notes.get(_NOTE), None
     if before is not None and not exposure.pinned and ledger.log.fence("start"):
-        found = Standstill(before["at_ms"], exposure.at_ms, min(before["ttl_seconds"], exposure.ttl_seconds))
+        found = UnwatchedTime(before["at_ms"], exposure.at_ms, min(before["ttl_seconds"], exposure.ttl_seconds))
         if found.until_ms - found.from_ms > found.ttl_seconds * 1000:
             ledger.notes.keep(_STANDSTILL, asdict(found), str(found.from_ms))
         else:
@@ -97,9 +97,9 @@ def note_exposure(ledger: RunLedger, exposure: Exposure) -> Standstill | None:
     return found
 
 
-def standstills(ledger: RunLedger) -> list[Standstill]:
+def unwatched_times(ledger: RunLedger) -> list[UnwatchedTime]:
     """The times in which nobody looked at the source's log for too long, oldest first; also of a run that has ended."""
-    found = [Standstill(**facts) for facts, _ in ledger.notes.named(_STANDSTILL).values()]
+    found = [UnwatchedTime(**facts) for facts, _ in ledger.notes.named(_STANDSTILL).values()]
     return sorted(found, key=lambda time: time.from_ms)
 
 

@@ -20,7 +20,7 @@ CAUSES = (
 )
 
 
-def describe(gap: NumberGap) -> str:
+def number_gap_text(gap: NumberGap) -> str:
     """A gap in a clause."""
     count = gap.last - gap.first + 1
     return (
@@ -33,7 +33,7 @@ def undecided(ledger: RunLedger) -> dict[str, str]:
     """Where numbers are missing that shut the gate: a clause for each table."""
     told = {}
     for gap, places in ledger.numbers.undecided():
-        told[gap.table] = describe(gap) + (f", the first of {places} such places" if places > 1 else "")
+        told[gap.table] = number_gap_text(gap) + (f", the first of {places} such places" if places > 1 else "")
     return told
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from walferry import clock
 from walferry.ledger import RunLedger, source_tables
-from walferry.run.notes.throttle import describe, throttle_of
+from walferry.run.notes.throttle import throttle_of, throttle_text
 from walferry.run.phases import steps
 from walferry.run.progress.backlog import eta_seconds, unapplied
 from walferry.run.progress.batch_progress import batch_progress
-from walferry.run.progress.exposure import Exposure, exposure_of, standstills
+from walferry.run.progress.exposure import Exposure, exposure_of, unwatched_times
 from walferry.run.progress.lag import LagSplit, ahead_of, lag_by_group, lag_of, lag_split
 from walferry.run.progress.missing_numbers import counted
 from walferry.run.progress.requests import requests_of
@@ -71,7 +71,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "throttle": throttle_facts(ledger),
         "late_edits": sum(not edit.decision for edit in ledger.late.all()),
         "log": None if kept is None else log_facts(kept),
-        "standstills": [asdict(time) | {"text": time.describe()} for time in standstills(ledger)],
+        "standstills": [asdict(time) | {"text": time.describe()} for time in unwatched_times(ledger)],
         "counted_numbers": counted(ledger),
         "batch": None if batch is None else asdict(batch),
         "eta_seconds": eta if state.name in ("catching up", "draining") else None,
@@ -95,7 +95,7 @@ def lag_facts(split: LagSplit) -> dict[str, Any]:
 def throttle_facts(ledger: RunLedger) -> dict[str, Any]:
     """What the run may write per second (None: there is no limit), and that as text; "" without limits."""
     throttle = throttle_of(ledger)
-    return {**throttle.model_dump(), "text": "" if throttle == Throttle() else f"writes {describe(throttle)}"}
+    return {**throttle.model_dump(), "text": "" if throttle == Throttle() else f"writes {throttle_text(throttle)}"}
 
 
 def log_facts(kept: Exposure) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from walferry.migration.comparing.parts import ComparisonStoppedError
 from walferry.migration.comparing.written_rows import TouchedRows
 from walferry.migration.explaining.accept import accept_named
 from walferry.migration.explaining.explain import UNEXPLAINED
-from walferry.migration.repairing.known_differences import Means, Settled
+from walferry.migration.repairing.known_differences import RepairMeans, StillDiffering
 from walferry.replay.rights import dirty
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.notes.looks import note_look
@@ -94,12 +94,12 @@ def test_waiting_for_the_replay_to_rest_does_not_count_as_looking(
     monkeypatch.setattr(compare_ahead, "steady_s", lambda: now[0])
     monkeypatch.setattr(Standstill, "waited_s", property(lambda _: waited[0]))
 
-    def settle(run: Run, table: str, rows: object, means: Means) -> Settled:
+    def settle(run: Run, table: str, rows: object, means: RepairMeans) -> StillDiffering:
         waited[0] += 30.0
         now[0] += 33.0
-        return Settled({})
+        return StillDiffering({})
 
-    monkeypatch.setattr(compare_ahead, "settle", settle)
+    monkeypatch.setattr(compare_ahead, "repair_differing", settle)
     assert looked(ledger, {b"0": "cells"}) == 3.0
 
 
@@ -184,7 +184,7 @@ def test_what_a_look_has_found_stands_while_the_table_is_compared_again_and_afte
     monkeypatch.setattr(compare_ahead, "compare", fails)
     monkeypatch.setattr(compare_ahead, "Parts", lambda *_, claims: None)
     monkeypatch.setattr(_Pace, "of", lambda *_: True)
-    ahead = compare_ahead._Ahead(run_of(ledger), lambda: None, Standstill(), threading.Event(), ())  # type: ignore[arg-type,return-value]
+    ahead = compare_ahead._CompareLoop(run_of(ledger), lambda: None, Standstill(), threading.Event(), ())  # type: ignore[arg-type,return-value]
     assert ahead._compare_one(TABLE)
     assert len(meanwhile) == compare_ahead.ATTEMPTS
     assert all("verified" in found for found in (*meanwhile, noes(ledger)))
@@ -207,7 +207,7 @@ def test_between_two_parts_of_a_long_comparison_the_other_tables_are_looked_at_u
         raise ComparisonStoppedError("it is over")
 
     monkeypatch.setattr(compare_ahead, "compare", in_parts)
-    ahead = compare_ahead._Ahead(run_of(ledger), lambda: None, Standstill(), over, ())  # type: ignore[arg-type,return-value]
+    ahead = compare_ahead._CompareLoop(run_of(ledger), lambda: None, Standstill(), over, ())  # type: ignore[arg-type,return-value]
     assert not ahead._compare_one(TABLE)
     assert goes_on == [True, True, False]
     assert comparisons.made == [f"written {OTHER}"], "what was written to the table itself is read with its parts"

@@ -25,7 +25,7 @@ from walferry.migration.comparing import parts
 from walferry.migration.comparing.parts import ComparisonStoppedError, Parts, Start
 from walferry.migration.comparing.written_rows import Shown
 from walferry.migration.sides.digest import NOTHING, Outcome, RangePair
-from walferry.migration.sides.fragile_rows import NONE, Span, Spans
+from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.migration.sides.store_files import RegionFiles
 from walferry.migration.touching import claims
 from walferry.migration.touching.claims import Begun
@@ -228,7 +228,7 @@ def applied(ledger: RunLedger, name: str) -> None:
     ledger.log.set_ranges([WalRange(name, 0, 1_000, TABLE, 3, 7, 1, 2, "applied")])
 
 
-FRAGILE = Spans((Span(b"k", b"k\0", marked=True),))
+FRAGILE = RowSpans((RowSpan(b"k", b"k\0", marked=True),))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from unit.migration.filled_ledger import CLUSTER, SPEC
 from unit.migration.two_readers import OTHERS, SHOWN, Clusters
 from walferry.ledger import Ledger
 from walferry.migration.comparing import second_reader
-from walferry.migration.comparing.second_reader import READS, Asked, Reading, read_both, still_differ
+from walferry.migration.comparing.second_reader import READS, RowsToRead, SecondReading, read_both, still_differ
 from walferry.run.run import Run
 
 TABLE = "shop:orders"
@@ -32,8 +32,8 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
     return Clusters(monkeypatch)
 
 
-def read(run: Run, clusters: Clusters, seconds: float = 0.0, rows: tuple[bytes, ...] = (b"b",)) -> Reading:
-    return read_both(run, {TABLE: Asked(exactly=rows)}, seconds, clusters.pause)[TABLE]
+def read(run: Run, clusters: Clusters, seconds: float = 0.0, rows: tuple[bytes, ...] = (b"b",)) -> SecondReading:
+    return read_both(run, {TABLE: RowsToRead(exactly=rows)}, seconds, clusters.pause)[TABLE]
 
 
 def test_a_row_that_differs_is_read_again_and_counts_only_if_it_differs_each_time(run: Run, clusters: Clusters) -> None:
@@ -42,7 +42,7 @@ def test_a_row_that_differs_is_read_again_and_counts_only_if_it_differs_each_tim
     clusters.asked.clear()
     clusters.at_look = {1 + READS: {b"b": SHOWN}}  # the first one is around no key
     found = read(run, clusters)
-    assert found == Reading(frozenset([b"b"]))
+    assert found == SecondReading(frozenset([b"b"]))
 
 
 def test_what_is_late_has_its_time_to_arrive(run: Run, clusters: Clusters) -> None:
@@ -64,10 +64,10 @@ def test_a_row_in_which_other_cells_differ_each_time_is_under_way_if_both_sides_
         clusters.here[b"b"], clusters.there[b"b"] = NEWER, OTHERS
 
     clusters.here[b"b"], clusters.there[b"b"] = OTHERS, SHOWN
-    found = read_both(run, {TABLE: Asked(exactly=[b"b"])}, 10, written)[TABLE]
-    assert found == Reading(frozenset([b"b"]), {}, frozenset([b"b"]))
+    found = read_both(run, {TABLE: RowsToRead(exactly=[b"b"])}, 10, written)[TABLE]
+    assert found == SecondReading(frozenset([b"b"]), {}, frozenset([b"b"]))
     clusters.here[b"b"], clusters.there[b"b"] = OTHERS, SHOWN
-    found = read_both(run, {TABLE: Asked(exactly=[b"b"])}, 0, written)[TABLE]
+    found = read_both(run, {TABLE: RowsToRead(exactly=[b"b"])}, 0, written)[TABLE]
     assert found.differing == {b"b": (NEWER, OTHERS)}, "nobody writes, so it differs whatever it shows"
 
 
@@ -87,8 +87,8 @@ def test_a_thrift_server_that_fails_leaves_the_other_tables_alone_and_refutes_no
 
         exactly = around
 
-    monkeypatch.setattr(second_reader, "_Reader", lambda run, table: Fails() if table == "bad" else clusters)
-    found = read_both(run, {"bad": Asked([b"a"]), TABLE: Asked([b"a"])})
+    monkeypatch.setattr(second_reader, "_ThriftReader", lambda run, table: Fails() if table == "bad" else clusters)
+    found = read_both(run, {"bad": RowsToRead([b"a"]), TABLE: RowsToRead([b"a"])})
     assert found["bad"].why.startswith("reading by Thrift failed: ")
-    assert found[TABLE] == Reading(frozenset([b"a", b"b"]))
+    assert found[TABLE] == SecondReading(frozenset([b"a", b"b"]))
     assert still_differ(run, "bad", {b"b": (SHOWN, OTHERS)}) == {b"b"}

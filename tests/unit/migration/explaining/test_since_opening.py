@@ -14,7 +14,7 @@ from walferry.ledger.rows import ClusterSide
 from walferry.migration.explaining import since_opening
 from walferry.migration.explaining.explain import EXPIRED_OVERWRITE, HISTORY, SNAPSHOT_MARKER
 from walferry.migration.explaining.since_opening import Fragile, changed_since
-from walferry.migration.sides.fragile_rows import Span, Spans
+from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.sides.store_files import RegionFiles
 from walferry.run.run import Run
 from walferry.run.sides import SIDES
@@ -24,8 +24,8 @@ LOW, HIGH = (b"", b"m"), (b"m", b"")
 LATER = 86_400_000
 
 
-def row(key: bytes, *, marked: bool = True, due_ms: int | None = None, by_version: bool = False) -> Span:
-    return Span(key, key + b"\0", marked, due_ms, by_version)
+def row(key: bytes, *, marked: bool = True, due_ms: int | None = None, by_version: bool = False) -> RowSpan:
+    return RowSpan(key, key + b"\0", marked, due_ms, by_version)
 
 
 class Sides:
@@ -34,7 +34,7 @@ class Sides:
     def __init__(self) -> None:
         self.now = {(side, region): {"first", "second"} for side in SIDES for region in (LOW, HIGH)}
 
-    def files(self, run: Run | None, side: ClusterSide, table: str, of: Spans | None = None) -> list[RegionFiles]:
+    def files(self, run: Run | None, side: ClusterSide, table: str, of: RowSpans | None = None) -> list[RegionFiles]:
         return [
             RegionFiles(region, f"{at} {region!r}", {"f": frozenset(names)} if names else None)
             for (at, region), names in self.now.items()
@@ -54,8 +54,8 @@ def run(tmp_path: Path, sides: Sides) -> Iterator[Run]:
     """The target was opened by `open_target`."""
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
-        spans = Spans.of([row(b"a"), row(b"b"), row(b"x"), row(b"t", marked=False, due_ms=now_ms() - 1)])
-        spans += Spans.of([row(b"u", marked=False, due_ms=now_ms() + LATER), row(b"v", by_version=True)])
+        spans = RowSpans.of([row(b"a"), row(b"b"), row(b"x"), row(b"t", marked=False, due_ms=now_ms() - 1)])
+        spans += RowSpans.of([row(b"u", marked=False, due_ms=now_ms() + LATER), row(b"v", by_version=True)])
         before = [one for side in SIDES for one in sides.files(None, side, TABLE)]
         Fragile.of(spans, before, [b"b"]).keep(run.ledger, TABLE)
         run.ledger.phases.start("open_target")

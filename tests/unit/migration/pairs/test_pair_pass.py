@@ -20,7 +20,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, PassPosition
 from walferry.migration.pairs import pair_log, pair_pass
 from walferry.migration.pairs.pair_findings import findings, new_differences, pass_facts, pass_line, told
-from walferry.migration.pairs.pair_pass import MUCH_LOG, Plan, describe_plan, open_pair, verify_pair
+from walferry.migration.pairs.pair_pass import MUCH_LOG, PassPlan, describe_plan, open_pair, verify_pair
 from walferry.migration.pairs.pair_plan import sights
 from walferry.replay.keeping.retention import Retention
 from walferry.run.heartbeat import beating
@@ -112,12 +112,12 @@ def write(root: Path, side: str, *parts: bytes, number: int = 5) -> None:
     path.write_bytes((path.read_bytes() if path.exists() else b"") + b"".join(parts))
 
 
-def planned(run: Run, *positions: PassPosition) -> Plan:
+def planned(run: Run, *positions: PassPosition) -> PassPlan:
     here = Region(b"r", "r1", "t", b"", b"", Server("rs", 1, 2), 1, 2)
     seen = sights("t", "copy", [here], [here])
     claims = {seen[0].name: region(target_table="copy", lines=seen[0].lines, whole_ms=now_ms(), position=1)}
     source, target = (pair_pass.look_into_log(run, side, positions, 0) for side in ("source", "target"))
-    return Plan(seen, claims if positions else {}, source, target, 1e9)
+    return PassPlan(seen, claims if positions else {}, source, target, 1e9)
 
 
 def test_rows_of_both_logs_count_by_the_sources_name_and_the_next_pass_reads_on_from_their_ends(

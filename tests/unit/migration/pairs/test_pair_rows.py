@@ -14,7 +14,7 @@ from unit.migration.pair_ledger import differs
 from walferry.formats.cells import CellType
 from walferry.ledger import Ledger
 from walferry.migration.pairs import pair_rows
-from walferry.migration.pairs.pair_rows import describe, judged, settled
+from walferry.migration.pairs.pair_rows import differing_cells_text, judged, settled
 from walferry.migration.sides.row_sides import Cell, RowSides
 from walferry.run.run import Run
 
@@ -48,7 +48,7 @@ def test_a_row_of_which_not_all_is_known_is_not_excused(before: RowSides | None)
 
 def test_the_cells_are_named_for_each_side_up_to_a_bound_and_never_their_values() -> None:
     many = [cell(n, b"secret", b"q%d" % n) for n in range(7)]
-    text = describe(sides(many, [cell(0, b"other", b"q0")]))
+    text = differing_cells_text(sides(many, [cell(0, b"other", b"q0")]))
     assert text.startswith("only at the source: put f:q0 at 0 (another value, type or tags), put f:q1 at 1, ")
     assert "and 2 more; only at the target: put f:q0 at 0 (another value, type or tags)" in text
     assert "secret" not in text

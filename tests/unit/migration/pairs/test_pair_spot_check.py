@@ -15,7 +15,7 @@ from walferry.formats.cells import CellType, encode_cell
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, PassDifference, PassRecord
-from walferry.migration.comparing.second_reader import Asked, Reading
+from walferry.migration.comparing.second_reader import RowsToRead, SecondReading
 from walferry.migration.comparing.spot_check import ONLY_SECOND, UNREAD
 from walferry.migration.pairs import pair_rows, pair_spot_check
 from walferry.migration.pairs.pair_findings import new_differences, pass_facts, pass_line, told
@@ -59,7 +59,7 @@ class Pair(Clusters):
         self.looks += 1
         return {row: "" for row in rows if self.ours.get(row) is not None}
 
-    def _read_both(self, run: Run, asked: Mapping[str, Asked], seconds: float) -> dict[str, Reading]:
+    def _read_both(self, run: Run, asked: Mapping[str, RowsToRead], seconds: float) -> dict[str, SecondReading]:
         from walferry.migration.comparing.second_reader import read_both
 
         return read_both(run, asked, seconds, self.pause)

@@ -15,7 +15,13 @@ from walferry.ledger import Difference, Ledger, RepairedRow
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration.explaining.reasons import EQUAL_NOW
 from walferry.migration.repairing import known_differences, repairable
-from walferry.migration.repairing.known_differences import Means, Settled, known_rows, rows_to_repair, settle
+from walferry.migration.repairing.known_differences import (
+    RepairMeans,
+    StillDiffering,
+    known_rows,
+    repair_differing,
+    rows_to_repair,
+)
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError
@@ -62,12 +68,12 @@ def look(
 
 def settled(
     run: Run, differ: dict[bytes, str], *, examined: bool = True, by_log: bool = True, ended: bool = False
-) -> Settled:
+) -> StillDiffering:
     most = 1 if examined else -1
-    means = Means(
+    means = RepairMeans(
         lambda: None, Standstill(), lambda rows: differ, most, 0, lambda: ended, under_way=lambda _: by_log  # type: ignore[arg-type,return-value]
     )  # fmt: skip
-    return settle(run, TABLE, differ, means)
+    return repair_differing(run, TABLE, differ, means)
 
 
 def test_a_row_with_a_reason_is_repaired_at_once_and_read_again_by_the_next_look(run: Run, clusters: Clusters) -> None:
@@ -139,10 +145,10 @@ def test_a_row_that_nobody_examined_may_be_under_way_only_while_other_cells_diff
 ) -> None:
     """Hole: while the log rested from being read, a lost row counted as under way."""
     clusters.kinds = {ROW: "in-flight"}
-    assert settled(run, {ROW: "1"}, examined=False) == Settled({ROW: ""})
+    assert settled(run, {ROW: "1"}, examined=False) == StillDiffering({ROW: ""})
     assert settled(run, {ROW: "2"}, examined=False).unexamined == 0
     assert settled(run, {ROW: "2"}, examined=False).unexamined == 1
-    assert settled(run, {ROW: "2"}) == Settled({ROW: ""}), "the log holds what it lacks"
+    assert settled(run, {ROW: "2"}) == StillDiffering({ROW: ""}), "the log holds what it lacks"
 
 
 def test_what_an_earlier_look_left_stands_while_nobody_examines_it_again(run: Run, clusters: Clusters) -> None:
@@ -221,8 +227,8 @@ def no_spark() -> SparkSession:
 
 def settle_at_the_end(run: Run, differ: dict[bytes, str]) -> Mapping[bytes, str]:
     """As the phase `open_target` does in a task that has no Spark."""
-    means = Means(no_spark, Standstill(), lambda rows: differ, 100, 0, without_reasons=True)
-    return settle(run, TABLE, differ, means).left
+    means = RepairMeans(no_spark, Standstill(), lambda rows: differ, 100, 0, without_reasons=True)
+    return repair_differing(run, TABLE, differ, means).left
 
 
 def accept_one(run: Run) -> None:

@@ -15,7 +15,7 @@ from walferry.formats.cells import CellIndex, CellType, encode_cell, index_cells
 from walferry.formats.resolve import FamilyRules, Fate, resolve
 from walferry.hbase.descriptors import Range
 from walferry.migration.sides import fragile_rows
-from walferry.migration.sides.fragile_rows import NONE, Span, Spans, fragile_in
+from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans, fragile_in
 
 ROWS = st.binary(min_size=1, max_size=2)
 MARKERS = (CellType.DELETE, CellType.DELETE_COLUMN, CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
@@ -28,10 +28,10 @@ def ranges(draw: st.DrawFn) -> Range:
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> Span:
+def spans(draw: st.DrawFn) -> RowSpan:
     row = draw(ROWS)
     start, stop = draw(st.one_of(st.just((row, row + b"\0")), ranges()))
-    return Span(start, stop, draw(st.booleans()), draw(st.none() | st.integers(0, 50)), draw(st.booleans()))
+    return RowSpan(start, stop, draw(st.booleans()), draw(st.none() | st.integers(0, 50)), draw(st.booleans()))
 
 
 def holds(range_: Range, row: bytes) -> bool:
@@ -39,17 +39,17 @@ def holds(range_: Range, row: bytes) -> bool:
     return start <= row and (not stop or row < stop)
 
 
-def held(some: Spans, row: bytes) -> list[Span]:
+def held(some: RowSpans, row: bytes) -> list[RowSpan]:
     return [span for span in some if holds((span.start, span.stop), row)]
 
 
 @given(st.lists(spans(), max_size=40), st.integers(2, 12), ROWS)
 def test_many_spans_become_few_that_still_hold_every_row_with_all_that_is_known_of_it(
-    given_spans: list[Span], most: int, row: bytes
+    given_spans: list[RowSpan], most: int, row: bytes
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fragile_rows, "MOST_SPANS", most)
-        found = Spans.of(given_spans)
+        found = RowSpans.of(given_spans)
     assert len(found) <= most
     assert all(one.stop and one.stop <= other.start for one, other in zip(found.all, found.all[1:], strict=False))
     of_row = [span for span in given_spans if holds((span.start, span.stop), row)]
@@ -62,32 +62,32 @@ def test_many_spans_become_few_that_still_hold_every_row_with_all_that_is_known_
 
 def test_few_rows_are_kept_by_their_keys_and_long_keys_are_bounded_too() -> None:
     rows = [b"%04d" % number for number in range(1_000)]
-    assert Spans.of_rows(rows).rows == rows
-    assert not Spans.of_rows(rows).ranges
-    long = Spans.of_rows([b"%04d" % number + b"x" * 2_000 for number in range(1_000)])
+    assert RowSpans.of_rows(rows).rows == rows
+    assert not RowSpans.of_rows(rows).ranges
+    long = RowSpans.of_rows([b"%04d" % number + b"x" * 2_000 for number in range(1_000)])
     assert sum(len(span.start) + len(span.stop) for span in long) <= 2 * fragile_rows.MOST_BYTES
     assert held(long, b"0500" + b"x" * 2_000)
 
 
 @given(st.lists(spans(), max_size=20), ROWS)
-def test_the_span_over_a_row_is_the_one_that_holds_it(some: list[Span], row: bytes) -> None:
-    found = Spans.of(some)
+def test_the_span_over_a_row_is_the_one_that_holds_it(some: list[RowSpan], row: bytes) -> None:
+    found = RowSpans.of(some)
     assert found.over(row) == next(iter(held(found, row)), None)
 
 
 @given(st.lists(spans(), max_size=20))
-def test_what_the_ledger_keeps_is_read_back(some: list[Span]) -> None:
-    found = Spans.of(some)
-    assert Spans.unpack(found.pack()) == found
+def test_what_the_ledger_keeps_is_read_back(some: list[RowSpan]) -> None:
+    found = RowSpans.of(some)
+    assert RowSpans.unpack(found.pack()) == found
 
 
 @given(st.lists(spans(), max_size=20), st.lists(ranges(), max_size=5), st.integers(0, 60))
 def test_due_is_what_is_marked_where_files_changed_and_what_has_expired(
-    some: list[Span], changed: list[Range], moment: int
+    some: list[RowSpan], changed: list[Range], moment: int
 ) -> None:
-    found = Spans.of(some)
+    found = RowSpans.of(some)
 
-    def may_show(span: Span) -> bool:
+    def may_show(span: RowSpan) -> bool:
         return any(span.meets(one) for one in changed)
 
     expected = [
@@ -100,9 +100,9 @@ def test_due_is_what_is_marked_where_files_changed_and_what_has_expired(
 
 @given(st.lists(spans(), max_size=15), st.lists(ROWS), st.lists(ranges(), max_size=3), st.lists(spans(), max_size=5))
 def test_what_was_not_read_stays_fragile_and_what_was_read_is_as_it_was_found(
-    some: list[Span], rows: list[bytes], read: list[Range], new: list[Span]
+    some: list[RowSpan], rows: list[bytes], read: list[Range], new: list[RowSpan]
 ) -> None:
-    before, found, rows = Spans.of(some), Spans.of(new), sorted(set(rows))
+    before, found, rows = RowSpans.of(some), RowSpans.of(new), sorted(set(rows))
     after = before.after(rows, read, found)
     for row in {span.start for span in (*some, *new)} | set(rows):
         was_read = row in rows or any(holds(one, row) for one in read)
@@ -214,7 +214,7 @@ def test_a_row_of_puts_without_a_ttl_of_their_own_is_not_fragile_however_many_ve
 
 def test_a_servers_clock_may_be_late() -> None:
     cell = Kept(b"a", 100, int(CellType.PUT), 50, 0)
-    assert fragile_in(index([cell]), 120, 30) == Spans((Span(b"row", b"row\0", due_ms=181),))
+    assert fragile_in(index([cell]), 120, 30) == RowSpans((RowSpan(b"row", b"row\0", due_ms=181),))
     assert fragile_in(index([cell]), 180, 30) != NONE
     assert fragile_in(index([cell]), 181, 30) == NONE
 
@@ -229,5 +229,5 @@ def test_markers_of_very_many_rows_are_few_spans() -> None:
 
 def test_of_a_row_the_first_ttl_to_end_counts() -> None:
     cells = [Kept(b"a", 100, int(CellType.PUT), 50, 0), Kept(b"b", 100, int(CellType.PUT), 20, 1)]
-    assert fragile_in(index(cells), 110, 0) == Spans((Span(b"row", b"row\0", due_ms=121),))
-    assert fragile_in(index(cells), 121, 0) == Spans((Span(b"row", b"row\0", due_ms=151),))
+    assert fragile_in(index(cells), 110, 0) == RowSpans((RowSpan(b"row", b"row\0", due_ms=121),))
+    assert fragile_in(index(cells), 121, 0) == RowSpans((RowSpan(b"row", b"row\0", due_ms=151),))

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration.sides import store_files as module
-from walferry.migration.sides.fragile_rows import NONE, Span, Spans
+from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.migration.sides.store_files import Changed, RegionFiles, Stores, stood_still, store_files
 
 LOW = (b"", b"m")
-MARKED = Spans((Span(b"k", b"k\0", marked=True),))
-BY_VERSION = Spans((Span(b"k", b"k\0", marked=True, by_version=True),))
+MARKED = RowSpans((RowSpan(b"k", b"k\0", marked=True),))
+BY_VERSION = RowSpans((RowSpan(b"k", b"k\0", marked=True, by_version=True),))
 
 
 def table(*, of_table: dict[str, str] | None = None, of_family: dict[str, str] | None = None) -> TableDescriptor:
@@ -73,8 +73,8 @@ def test_a_store_was_compacted_as_a_whole_only_if_no_file_of_before_is_left(
     between = Changed.between(known, [now])
     assert between.may_show(*MARKED) == (changed == "all")
     assert between.may_show(*BY_VERSION) == (changed != "none")
-    assert not between.may_show(Span(b"k", b"k\0", due_ms=1))
-    assert not between.may_show(Span(b"n", b"n\0", marked=True, by_version=True)), "it is in another region"
+    assert not between.may_show(RowSpan(b"k", b"k\0", due_ms=1))
+    assert not between.may_show(RowSpan(b"n", b"n\0", marked=True, by_version=True)), "it is in another region"
 
 
 NAMES = st.frozensets(st.sampled_from("abcdef"))
@@ -159,7 +159,7 @@ def test_only_the_regions_that_have_some_of_the_rows_are_asked_for_their_files(m
 
     client = SimpleNamespace(describe=lambda name: TABLE, regions=lambda name: regions, store_files=files)
     run: Any = SimpleNamespace(source=client, target=client, pair=lambda table: SimpleNamespace(source="t", target="t"))
-    found = store_files(run, "t", Spans((Span(b"071", b"072"), Span(b"42", b"431", marked=True))))
+    found = store_files(run, "t", RowSpans((RowSpan(b"071", b"072"), RowSpan(b"42", b"431", marked=True))))
     assert sorted(asked) == [b"07", b"07", b"42", b"42", b"43", b"43"]
     assert [one.range for one in found] == [(b"07", b"08"), (b"42", b"43"), (b"43", b"44")] * 2
     asked.clear()

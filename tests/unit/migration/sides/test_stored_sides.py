@@ -128,7 +128,7 @@ def manifests(monkeypatch: pytest.MonkeyPatch) -> list[list[SnapshotRegion]]:
     """What the next manifests say."""
     found: list[list[SnapshotRegion]] = []
     monkeypatch.setattr(stored_sides, "read_manifest", lambda *_: None)
-    monkeypatch.setattr(stored_sides, "regions_of", lambda *_: found.pop(0))
+    monkeypatch.setattr(stored_sides, "snapshot_regions", lambda *_: found.pop(0))
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 from unit.migration.filled_ledger import SPEC, compared
 from walferry.clock import duration, now_ms
 from walferry.ledger import ComparedTable, Ledger, RangeComparison, RunLedger
-from walferry.migration.sides.fragile_rows import NONE, Span, Spans
+from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.migration.sides.store_files import Changed, RegionFiles, Stores
 from walferry.migration.touching import claims, touched
 from walferry.migration.touching.claims import Begun, Claim, ToRead, standing_comparison
@@ -22,7 +22,7 @@ from walferry.migration.touching.verified import verified
 from walferry.run.notes.looks import note_look
 
 TABLE = "shop:orders"
-ROWS = Spans.of_rows([b"a", b"b"])
+ROWS = RowSpans.of_rows([b"a", b"b"])
 
 
 def region_files(name: str, start: bytes, stop: bytes, *files: str) -> RegionFiles:
@@ -47,7 +47,7 @@ def begun(ledger: RunLedger) -> Begun:
     return Begun(Seen.of(ledger).known(TABLE), FILES, "rules", claims._claimed(ledger, TABLE))
 
 
-def clean(ledger: RunLedger, fragile: Spans = NONE, since: Begun | None = None) -> ComparedTable:
+def clean(ledger: RunLedger, fragile: RowSpans = NONE, since: Begun | None = None) -> ComparedTable:
     """A clean comparison of the table, with its claim."""
     side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {})
     made = ledger.comparisons.record(compared(TABLE), [side], [])
@@ -57,7 +57,7 @@ def clean(ledger: RunLedger, fragile: Spans = NONE, since: Begun | None = None) 
 
 
 def test_a_claim_is_that_of_the_newest_comparison_only(ledger: RunLedger) -> None:
-    first = clean(ledger, Spans((Span(b"a", b"b", True), Span(b"n", b"o", due_ms=5))))
+    first = clean(ledger, RowSpans((RowSpan(b"a", b"b", True), RowSpan(b"n", b"o", due_ms=5))))
     claim = Claim.find(ledger, first)
     assert claim is not None
     assert claim.files.of.keys() == {"low"}, "only regions with markers matter, and unknown ones count as changed"
@@ -95,18 +95,18 @@ def test_rows_that_looks_found_fragile_during_a_comparison_stay_so(ledger: RunLe
     first = clean(ledger)
     before, claim = begun(ledger), Claim.find(ledger, first)
     assert claim is not None
-    marked = Span(b"k", b"k\0", marked=True)
+    marked = RowSpan(b"k", b"k\0", marked=True)
     run: Any = SimpleNamespace(ledger=ledger)
     as_read = ToRead(claim, Seen.of(ledger).known(TABLE), NONE, ())
-    claims.keep_read(run, as_read, replace(claim, fragile=Spans((marked,))))
-    second = clean(ledger, Spans((Span(b"a", b"a\0", True),)), since=before)
+    claims.keep_read(run, as_read, replace(claim, fragile=RowSpans((marked,))))
+    second = clean(ledger, RowSpans((RowSpan(b"a", b"a\0", True),)), since=before)
     now = Claim.find(ledger, second)
     assert now is not None
     assert now.fragile.rows == [b"a", b"k"]
 
 
 def test_after_a_clean_look_rows_that_were_not_read_stay_fragile(ledger: RunLedger) -> None:
-    made = clean(ledger, Spans((Span(b"a", b"a\0", True), Span(b"x", b"x\0", True))))
+    made = clean(ledger, RowSpans((RowSpan(b"a", b"a\0", True), RowSpan(b"x", b"x\0", True))))
     claim = Claim.find(ledger, made)
     assert claim is not None
     run: Any = SimpleNamespace(ledger=ledger)
@@ -117,13 +117,13 @@ def test_after_a_clean_look_rows_that_were_not_read_stay_fragile(ledger: RunLedg
     assert checked.rows == [b"a", b"b", b"a"]
     assert checked.has(b"b")
     assert not checked.has(b"x")
-    new = checked.after([b"a", b"b"], Spans((Span(b"b", b"b\0", True),)))
+    new = checked.after([b"a", b"b"], RowSpans((RowSpan(b"b", b"b\0", True),)))
     assert new.fragile.rows == [b"b", b"x"]
     assert new.files == Stores({one.region: one.stores for one in files if one.stores is not None})
     claims.keep_read(run, checked, new)
     assert Claim.find(ledger, made) == new
     assert not Seen.of(ledger).pending.get(TABLE)
-    Seen.change(ledger, lambda seen: seen.touching(TABLE, Spans.of_rows([b"a"])))
+    Seen.change(ledger, lambda seen: seen.touching(TABLE, RowSpans.of_rows([b"a"])))
     claims.keep_read(run, checked, new)
     assert Seen.of(ledger).pending[TABLE].rows == [b"a"], "what has come since is still to be read"
     later = clean(ledger)
@@ -159,10 +159,10 @@ def test_a_row_that_differs_speaks_against_a_cutover_unless_it_may_be_under_way(
 
 def test_the_answer_says_what_was_read_what_waits_and_what_is_not_seen(ledger: RunLedger) -> None:
     assert verified(ledger) == (f"{TABLE} has no whole comparison yet that names all rows which differ", [])
-    clean(ledger, Spans((Span(b"a", b"a\0", True), Span(b"c", b"g", True))))
+    clean(ledger, RowSpans((RowSpan(b"a", b"a\0", True), RowSpan(b"c", b"g", True))))
     look(ledger, {})
     seen = Seen(
-        unread="no right", uncounted={"source": ["s1", "s2"]}, skipped=True, pending={TABLE: Spans.of_rows([b"p"])}
+        unread="no right", uncounted={"source": ["s1", "s2"]}, skipped=True, pending={TABLE: RowSpans.of_rows([b"p"])}
     )
     assert Seen.change(ledger, lambda _: seen)
     text, reasons = verified(ledger)

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from unit.migration.filled_ledger import SPEC
 from walferry.errors import TransientError
 from walferry.ledger import Ledger, RunLedger
-from walferry.migration.sides.fragile_rows import Span, Spans
+from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.touching import touched
 from walferry.migration.touching.touched import Seen, after_others, risen
-from walferry.wal.others import Others
+from walferry.wal.others import WrittenByOthers
 from walferry.wal.tail import GroupPosition, Offset
 
 TABLE = "shop:orders"
-ROWS = Spans.of_rows([b"a", b"b"])
+ROWS = RowSpans.of_rows([b"a", b"b"])
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_under_recent_the_rows_of_the_servers_that_count_more_are_those_since_th
 ) -> None:
     asked: list[tuple[list[bytes], int]] = []
 
-    def recent_rows(run: Any, pair: Any, regions: Any, since_ms: int) -> Spans:
+    def recent_rows(run: Any, pair: Any, regions: Any, since_ms: int) -> RowSpans:
         asked.append(([region.start for region in regions], since_ms))
         return ROWS
 
@@ -130,8 +130,8 @@ def test_all_that_was_seen_is_kept(ledger: RunLedger) -> None:
     seen = Seen(
         Offset(3, {"g": GroupPosition(7, 120, ahead=(8,))}), 5, "no right", {"source": {"s1": 2}}, {"target": ["s9"]},
         True,
-        {TABLE: Spans((Span(b"a", b"c", True, 9),))}, {"t2": "gone"}, {TABLE: 3}, {"t2": 1}, {"source": {"s1": 7}},
-        {TABLE: 8},
+        {TABLE: RowSpans((RowSpan(b"a", b"c", True, 9),))}, {"t2": "gone"}, {TABLE: 3}, {"t2": 1},
+        {"source": {"s1": 7}}, {TABLE: 8},
     )  # fmt: skip
     assert seen.replaces(Seen(), ledger)
     assert Seen.of(ledger) == seen
@@ -145,10 +145,10 @@ def test_all_that_was_seen_is_kept(ledger: RunLedger) -> None:
 def test_what_others_wrote_waits_until_it_was_found_equal(ledger: RunLedger) -> None:
     end = Offset(2, {"g": GroupPosition(7, 120)})
     sources = {"there": TABLE}
-    seen = after_others(Seen(), Others(end, {"there": {b"a", b"b"}}), sources)
+    seen = after_others(Seen(), WrittenByOthers(end, {"there": {b"a", b"b"}}), sources)
     assert (seen.offset, seen.pending[TABLE]) == (end, ROWS)
     assert not seen.without(TABLE, seen.known(TABLE)).pending[TABLE]
-    void = after_others(seen, Others(end, {}, {"there": "loaded"}), sources)
+    void = after_others(seen, WrittenByOthers(end, {}, {"there": "loaded"}), sources)
     assert void.void == {TABLE: "loaded"}
     assert void.without(TABLE, void.known(TABLE)).void == {TABLE: "loaded"}, "only the whole table says more"
     assert void.without(TABLE, void.known(TABLE), whole=True).void == {}
@@ -158,11 +158,11 @@ def test_what_others_wrote_waits_until_it_was_found_equal(ledger: RunLedger) -> 
 def test_what_others_write_while_a_table_is_read_is_read_again(again: bytes, ledger: RunLedger) -> None:
     """Hole: the same row, or region, counted as read, though it was written again after that."""
     end, sources = Offset(2, {"g": GroupPosition(7, 120)}), {"there": TABLE}
-    seen = after_others(Seen(), Others(end, {"there": {b"a"}}, {"there": "loaded"}), sources)
+    seen = after_others(Seen(), WrittenByOthers(end, {"there": {b"a"}}, {"there": "loaded"}), sources)
     known = seen.known(TABLE)
-    more = after_others(seen, Others(end, {"there": {again}}), sources)
+    more = after_others(seen, WrittenByOthers(end, {"there": {again}}), sources)
     assert more.without(TABLE, known, whole=True).pending[TABLE].rows == sorted({b"a", again})
-    loaded = after_others(seen, Others(end, {}, {"there": "loaded"}), sources)
+    loaded = after_others(seen, WrittenByOthers(end, {}, {"there": "loaded"}), sources)
     left = loaded.without(TABLE, known, whole=True)
     assert left.void == {TABLE: "loaded"}, "it was loaded twice"
     assert not left.pending[TABLE]

@@ -15,7 +15,7 @@ from walferry.errors import TransientError
 from walferry.formats.cells import encode_cell
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
-from walferry.migration.sides.fragile_rows import Spans
+from walferry.migration.sides.fragile_rows import RowSpans
 from walferry.migration.touching import unlogged_rows
 from walferry.migration.touching.touched import risen
 from walferry.migration.touching.unlogged_rows import in_doubt, oldest_unseen_ms, recent_rows
@@ -124,7 +124,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unlogged_rows, "_SHOWN_S", 0.0)
 
 
-def found(source: Side, target: Side, borders: Sequence[bytes] = (b"", b"m", b"")) -> Spans:
+def found(source: Side, target: Side, borders: Sequence[bytes] = (b"", b"m", b"")) -> RowSpans:
     run: Any = SimpleNamespace(source=source, target=target)
     pair: Any = SimpleNamespace(source="t", target="u")
     regions = [Region(start, start.hex(), "t", start, end, HERE, 1) for start, end in pairwise(borders)]

@@ -21,7 +21,7 @@ from walferry.replay.rights import throttle
 from walferry.replay.rights.lease import HeldLease, LeaseLostError
 from walferry.replay.rights.pace import Pace
 from walferry.replay.rights.throttle import Order, Turns, publishing, sending, turns_at
-from walferry.run.notes.throttle import changed, describe, set_throttle, throttle_of
+from walferry.run.notes.throttle import changed, set_throttle, throttle_of, throttle_text
 from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import Throttle
 
@@ -210,6 +210,6 @@ def test_off_removes_all_limits_and_goes_with_no_other_option() -> None:
 
 
 def test_limits_read_as_a_phrase() -> None:
-    assert describe(Throttle(write_bytes=2e7, write_cells=5e4)) == "at most 20.0 MB/s and 50000 cells/s"
-    assert describe(Throttle(write_bytes=900)) == "at most 900 bytes/s"
-    assert describe(Throttle()) == "without a limit"
+    assert throttle_text(Throttle(write_bytes=2e7, write_cells=5e4)) == "at most 20.0 MB/s and 50000 cells/s"
+    assert throttle_text(Throttle(write_bytes=900)) == "at most 900 bytes/s"
+    assert throttle_text(Throttle()) == "without a limit"

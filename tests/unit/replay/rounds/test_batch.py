@@ -25,7 +25,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import KnownRegion, Ledger, SeenFile
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay.log import lineage
-from walferry.replay.log.cut import regions_of
+from walferry.replay.log.cut import regions_if_exists
 from walferry.replay.pieces import group_pieces
 from walferry.replay.rights.applying import fence_of
 from walferry.replay.rights.lease import LeaseLostError
@@ -98,7 +98,7 @@ def calm(run: Run, number: int, at_cut: Mapping[str, Sequence[Region]] | None = 
     name = f"{GROUP}.{number}"
     run.ledger.log.see_files([SeenFile(name, GROUP, "rs,1,2", number, f"/{name}", 100, sealed=True)])
     file = WalFile(name, GROUP, "rs,1,2", number, f"/{name}", Place.ARCHIVED, 100)
-    regions = {table: regions_of(run.source, table) for table in (TABLE, OTHER)} if at_cut is None else at_cut
+    regions = {table: regions_if_exists(run.source, table) for table in (TABLE, OTHER)} if at_cut is None else at_cut
     begin_batch(
         run,
         Batch(
@@ -177,7 +177,7 @@ def test_a_batch_goes_by_the_regions_of_its_cut_although_they_were_split_or_rest
     run: Run, told: list[RegionEvent], source: Source
 ) -> None:
     told += [event(Marker.FLUSH, 20, "f/f1"), event(Marker.REGION_CLOSE, 21)]
-    at_cut = {table: regions_of(run.source, table) for table in (TABLE, OTHER)}
+    at_cut = {table: regions_if_exists(run.source, table) for table in (TABLE, OTHER)}
     source.now[TABLE] = [B]
     calm(run, 10, at_cut)
     calm(run, 11, at_cut)

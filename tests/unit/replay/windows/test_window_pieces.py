@@ -19,7 +19,7 @@ from walferry.apply.by_row import RowsApplied, RowTask, _in_window, chosen_entri
 from walferry.apply.index import NONE, FileIndex, InWindow, index_file
 from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally, Withheld
 from walferry.apply.route import Route
-from walferry.apply.window_rows import Settled, WindowRows, WriteTimes
+from walferry.apply.window_rows import SettledEdits, WindowRows, WriteTimes
 from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import encode_cell
@@ -271,7 +271,7 @@ def test_a_region_that_goes_by_group_still_outranks_what_goes_by_row() -> None:
     cell = encode_cell(b"r", b"f", b"q", 1, 4)
     content = header() + b"".join(entry([cell], n, write_time=at) for n, at in ((5, 9), (6, 15))) + TRAILER
     (batch,) = WalReader([content], "a.1")
-    settled = {("a.1", T): (Settled(WriteTimes(0, 25)),)}
+    settled = {("a.1", T): (SettledEdits(WriteTimes(0, 25)),)}
     task = replace(TASK, window=WindowRows(SPAN, settled, by_group=frozenset({REGION.decode()})))
     assert batch.write_time[chosen_entries(task, "a.1", batch)].tolist() == [9]
 
@@ -349,7 +349,7 @@ def test_a_files_edits_are_told_apart_by_time_and_by_what_the_target_has() -> No
     cell = encode_cell(b"r", b"f", b"q", 1, 4)
     entries = [entry([cell, cell], n, write_time=at) for n, at in ((5, 9), (6, 10), (7, 19), (8, 20), (9, 25))]
     wal = WalReader([header() + b"".join(entries) + TRAILER], "a.1")
-    task = replace(TASK, window=WindowRows(SPAN, {("a.1", T): (Settled(WriteTimes(0, 25)),)}))
+    task = replace(TASK, window=WindowRows(SPAN, {("a.1", T): (SettledEdits(WriteTimes(0, 25)),)}))
     index = index_file(cast(Wal, Whole(wal)), FILES[2], [T], lambda batch: _in_window(task, "a.1", batch))
     ((_, found),) = index.in_window.items()
     assert found == InWindow(cells=4, lowest=6, settled=8)
@@ -451,7 +451,7 @@ def test_the_window_starts_over_if_somebody_unknown_had_the_lease_since(run: Run
 @pytest.mark.parametrize(
     "change",
     [
-        {"task": replace(TASK, window=WindowRows(SPAN, {("a.1", T): (Settled(SPAN),)}))},
+        {"task": replace(TASK, window=WindowRows(SPAN, {("a.1", T): (SettledEdits(SPAN),)}))},
         {"task": replace(TASK, window=WindowRows(SPAN, absent_at_target=frozenset({("a.1", 3)})))},
         {"task": replace(TASK, files=FILES[:2])},
         {"released": frozenset({(1, "retry")})},
