@@ -47,7 +47,9 @@ from bench.large_source import (
 from unit.apply.guards import Guard
 from walferry.apply.outcomes import FileReport, TableTally
 from walferry.apply.route import Route
+from walferry.apply.writers import limits_of
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.writer_kind import WriterKind
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, LogPosition, Round
 from walferry.replay.log.cut import cut_log, see
@@ -58,6 +60,7 @@ from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.run.facts import Lines, keep_lines
 from walferry.run.progress.status import status
 from walferry.run.run import Run
+from walferry.settings import Writing
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -189,7 +192,7 @@ def follow(run: Run, waits: Waits, passes: int) -> None:
     """Make passes over the open logs, beginning at a cut, and print what they cost."""
     here = ClusterAddress("127.0.0.1:1")
     tables = {pair.source: pair.target for pair in run.tables}
-    route = Route(here, ROOT, (1, 2), here, tables, Guard())
+    route = Route(here, ROOT, (1, 2), here, tables, Guard(), limits_of(WriterKind.RPC, Writing.read()))
     logs = OpenLogs(run, route, lambda _: None)  # of the tables there is no edit
     logs.applied(cut := cut_log(run))
     pause = open_logs.seconds_between(len(cut.current))

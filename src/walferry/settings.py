@@ -95,6 +95,11 @@ class LogTimes(Variables):
         description="how long a run keeps WALs that it has applied, to replay windows again and to explain differences",
     )
 
+    @property
+    def clock_skew_ms(self) -> int:
+        """`clock_skew_seconds` in ms"""
+        return round(self.clock_skew_seconds * 1000)
+
 
 class Writing(Variables):
     """What is sent to the target at a time"""

@@ -28,10 +28,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hbase": {"errors", "clock", "load", "formats"},
     "wal": {"errors", "formats", "storage", "hbase"},
     "snapshots": {"errors", "background", "formats", "storage", "hbase"},
-    "run": GROUND - {"formats"},
+    "run": GROUND - {"formats"} | {"settings"},
     "spark": GROUND - {"ledger"} | {"snapshots", "background", "settings"},
-    "apply": GROUND - {"ledger"} | {"spark", "background"},
-    "replay": GROUND | {"background", "run", "spark", "apply"},
+    "apply": GROUND - {"ledger"} | {"spark", "background", "settings"},
+    "replay": GROUND | {"background", "settings", "run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
     "checks": {"errors", "amounts", "background"},
@@ -39,7 +39,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "process": {"errors", "settings", "ledger", "run"},
     "pipeline": {"errors", "amounts", "background", "run", "spark", "replay", "migration", "checks", "cutover"},
     "spark_app": {"errors", "run", "spark", "process", "pipeline"},
-    "cli": {"errors", "amounts", "clock", "ledger", "wal", "snapshots", "run", "spark", "replay", "migration"}
+    "cli": {
+        "errors",
+        "amounts",
+        "clock",
+        "settings",
+        "ledger",
+        "wal",
+        "snapshots",
+        "run",
+        "spark",
+        "replay",
+        "migration",
+    }
     | {"checks", "cutover", "process", "pipeline"},
     # ledger: the board
     "airflow": {

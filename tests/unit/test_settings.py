@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from walferry import settings
 from walferry.errors import UsageError
+from walferry.hbase.address import ClusterAddress
 from walferry.settings import (
     MODELS,
     Places,
@@ -23,6 +24,7 @@ from walferry.settings import (
     Variables,
     WalKeys,
     Writing,
+    ZooKeeperSession,
     allowed,
     is_secret,
     known_variables,
@@ -160,6 +162,10 @@ def test_a_wrong_secret_is_refused_without_its_value(monkeypatch: pytest.MonkeyP
 def test_a_place_that_is_empty_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WALFERRY_REPORTS", "")
     assert Places.read().reports == Path(".run/reports")
+
+
+def test_a_client_of_its_own_has_the_default_session_of_a_run() -> None:
+    assert ClusterAddress("zk:1").session_seconds == ZooKeeperSession.model_fields["zookeeper_session_seconds"].default
 
 
 def test_names_are_read_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ from walferry.migration.plan import make_plan, require
 from walferry.pipeline import retry_work
 from walferry.refusals import RefusalKind
 from walferry.replay import quarantine
-from walferry.replay.log import cut, window_log
+from walferry.replay.log import cut
 from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.rounds import drain
 from walferry.replay.windows.window import open_window, replay_window
@@ -67,7 +67,7 @@ def test_every_group_of_a_server_is_fenced_rolled_and_followed_into_its_own_fold
         with_key = make_spec(source, target, [table])
         without = with_key.model_copy(update={"source": with_key.source.model_copy(update={"waldir": None})})
         with pytest.raises(UsageError, match="/hbase/WALs has no folder of a live region server") as caught:
-            require(make_plan(without))
+            require(make_plan(without, 24))
         assert str(caught.value).endswith(f"its hbase.wal.dir is {source.address.waldir}: set `waldir` to it")
         with run_of(with_key, tmp_path) as run:
             begin(run)
@@ -157,7 +157,7 @@ def wait_for_archive(run: Run) -> list[str]:
 def test_quarantine_windows_and_the_command_read_such_logs(
     source: MiniCluster, target: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window_log, "SKEW_MS", 300)
+    monkeypatch.setenv("WALFERRY_CLOCK_SKEW_SECONDS", "0.3")
     table = unique()
     with HBaseClient(source.address) as here, HBaseClient(target.address) as there:
         here.create_table(table, FAMILIES, [b"m"])
@@ -256,7 +256,7 @@ def refuse_an_encrypted_family(source: MiniCluster, target: MiniCluster) -> None
         here.create_table(table, {"f": {"ENCRYPTION": "AES"}})
         before = there.tables(), there.snapshots()
         with pytest.raises(UsageError, match="the target would not create such a table: ") as caught:
-            require(make_plan(make_spec(source, target, [table])))
+            require(make_plan(make_spec(source, target, [table]), 24))
         assert "\n" not in str(caught.value)
         assert "hbase:meta" not in str(caught.value)
         assert (there.tables(), there.snapshots()) == before

@@ -26,7 +26,6 @@ from walferry.hbase.mutate import (
 )
 from walferry.ledger import Ledger
 from walferry.migration.repairing.copy_again import copy_again
-from walferry.replay.log import window_log
 from walferry.replay.windows.window import open_window, replay_window
 from walferry.run.run import Run
 
@@ -41,7 +40,7 @@ TTL_MS = 4_000
 def test_windows_into_an_older_version_keep_order_deletes_tags_and_timestamps(
     way: str, source: MiniCluster, target: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window_log, "SKEW_MS", 300)
+    monkeypatch.setenv("WALFERRY_CLOCK_SKEW_SECONDS", "0.3")
     table = unique()
     with HBaseClient(source.address) as here, HBaseClient(target.address) as there:
         for client in (here, there):

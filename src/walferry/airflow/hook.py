@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from airflow.sdk import BaseHook
 
@@ -11,6 +12,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import connect
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster, cluster_from_connection
+from walferry.settings import ZooKeeperSession
 
 TEST_SECONDS = 14.0
 """how long the form's test button waits; ZooKeeper alone may take ten seconds"""
@@ -37,7 +39,8 @@ class HBaseHook(BaseHook):
 
     def get_conn(self) -> HBaseClient:
         """A client of the cluster; the caller closes it."""
-        return HBaseClient(self.cluster().address())
+        seconds = ZooKeeperSession.read().zookeeper_session_seconds
+        return HBaseClient(replace(self.cluster().address(), session_seconds=seconds))
 
     def test_connection(self) -> tuple[bool, str]:
         """Contact everything that the connection names, for the connection form's test button; one line either way."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from walferry.apply.writer_protocol import Guard, WriteLimits
 from walferry.hbase.address import ClusterAddress
@@ -27,7 +27,7 @@ class Route:
     """source table to target table"""
     guard: Guard
     """raises unless the leases of the target tables are still held; called before every part of a request"""
-    limits: WriteLimits = field(default_factory=WriteLimits)
+    limits: WriteLimits
     writer_kind: WriterKind = WriterKind.RPC
 
     def open(self, file: WalFile, batch_bytes: int = BATCH_BYTES) -> Wal:

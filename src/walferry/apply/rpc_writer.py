@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
 
@@ -56,7 +56,7 @@ class RpcWriter:
     client: HBaseClient
     source_id: pb.UUID
     guard: Guard
-    limits: WriteLimits = field(default_factory=WriteLimits)
+    limits: WriteLimits
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgements.

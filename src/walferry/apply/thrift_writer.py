@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from happybase import Batch, Connection
@@ -77,7 +77,7 @@ class ThriftWriter:
 
     target: ClusterAddress
     guard: Guard
-    limits: WriteLimits = field(default_factory=WriteLimits)
+    limits: WriteLimits
     _connection: Connection | None = None
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:

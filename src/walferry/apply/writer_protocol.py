@@ -2,67 +2,46 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from walferry.errors import UsageError, WalferryError
+from walferry.errors import WalferryError
 from walferry.formats.cells import Bytes, Positions, cut_cells, row_starts
-
-
-def _setting(name: str, default: float) -> float:
-    """A number from the environment. Raises UsageError when it is none, or not above 0."""
-    text = os.environ.get(name, str(default))
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0
-    if not 0 < number < float("inf"):
-        raise UsageError(f"{name} is {text!r}: give a number above 0", variable=name)
-    return number
-
-
-def _seconds(name: str, default: float) -> float:
-    return field(default_factory=lambda: _setting(name, default))
-
-
-def _whole(name: str, default: int) -> int:
-    return field(default_factory=lambda: max(1, int(_setting(name, default))))
 
 
 @dataclass(frozen=True)
 class WriteLimits:
     """How much is sent at a time, how long that may take, and how often it is tried before the run gives up.
 
-    The variables are read by the driver, which sends the values to the executors (docs/performance.md lists them).
+    The driver takes them from its environment (`writers.limits_of`) and sends them to the executors.
     """
 
-    mutations: int = _whole("WALFERRY_REQUEST_MUTATIONS", 5_000)
-    """in one request: of more, a server warns in its log (`hbase.rpc.rows.warning.threshold`)"""
-    bytes: int = _whole("WALFERRY_REQUEST_BYTES", 4 << 20)
+    mutations: int
+    """in one request"""
+    bytes: int
     """of cells in one request; a larger cell is sent alone"""
-    aim_bytes: int = _whole("WALFERRY_REQUEST_AIM_BYTES", 1 << 20)
+    aim_bytes: int
     """of cells, with which a request is full; only what an entry has of one row is not cut there, but at `bytes`"""
-    lanes: int = _whole("WALFERRY_LANES", 4)
+    lanes: int
     """connections of a piece of a WAL group, with one request under way on each"""
-    read_ahead: int = _whole("WALFERRY_READ_AHEAD", 2)
+    read_ahead: int
     """batches of entries that wait for each lane while the file is read on"""
-    ahead_bytes: int = _whole("WALFERRY_READ_AHEAD_BYTES", 64 << 20)
+    ahead_bytes: int
     """and how many bytes of batches in all of a piece's lanes; a larger batch waits until those before it are sent"""
-    piece_bytes: int = _whole("WALFERRY_PIECE_BYTES", 256 << 20)
+    piece_bytes: int
     """of the files, or of the cells, in one piece; a larger file is a piece of its own"""
-    here_bytes: int = _whole("WALFERRY_HERE_BYTES", 1 << 30)
+    here_bytes: int
     """of a window's files, up to which its process reads and applies them itself, without Spark"""
-    attempts: int = 6
-    request_seconds: float = _seconds("WALFERRY_REQUEST_SECONDS", 30)
-    settle_seconds: float = _seconds("WALFERRY_SETTLE_SECONDS", 10)
+    request_seconds: float
+    settle_seconds: float
     """Pause after a request whose outcome is unknown, until the receiving server has ended it and it cannot overtake
     what is sent next. The server drops it from its queue as soon as the connection is closed."""
-    claim_seconds: float = _seconds("WALFERRY_CLAIM_SECONDS", 10)
+    claim_seconds: float
     """A request is sent only if the lease was confirmed less than this long ago (R13)."""
+    attempts: int = 6
 
     @property
     def quiet_seconds(self) -> float:

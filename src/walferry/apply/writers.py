@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
@@ -18,6 +19,9 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.thrift import TIMEOUT_SECONDS as THRIFT_SECONDS
 from walferry.hbase.writer_kind import WriterKind
 from walferry.spark.clients import shared_client
+
+if TYPE_CHECKING:
+    from walferry.settings import Writing
 
 
 def writer_to(route: Route) -> Writer:
@@ -39,9 +43,21 @@ def _thrift_writer(route: Route) -> Writer:
     return ThriftWriter(route.target, route.guard, route.limits)
 
 
-def limits_of(kind: WriterKind) -> WriteLimits:
-    """What a writer of this kind sends at a time."""
-    return WriteLimits(request_seconds=THRIFT_SECONDS) if kind is WriterKind.THRIFT else WriteLimits()
+def limits_of(kind: WriterKind, writing: Writing) -> WriteLimits:
+    """What a writer of this kind sends at a time, by the settings of the driver."""
+    return WriteLimits(
+        mutations=writing.request_mutations,
+        bytes=writing.request_bytes,
+        aim_bytes=writing.request_aim_bytes,
+        lanes=writing.lanes,
+        read_ahead=writing.read_ahead,
+        ahead_bytes=writing.read_ahead_bytes,
+        piece_bytes=writing.piece_bytes,
+        here_bytes=writing.here_bytes,
+        request_seconds=THRIFT_SECONDS if kind is WriterKind.THRIFT else writing.request_seconds,
+        settle_seconds=writing.settle_seconds,
+        claim_seconds=writing.claim_seconds,
+    )
 
 
 WRITERS: Mapping[WriterKind, Callable[[Route], Writer]] = {

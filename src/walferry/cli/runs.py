@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 def plan(spec: SpecFile, as_json: AsJson = False) -> None:
     """Examine both clusters and report what stands in the way of a run. Changes nothing."""
     from walferry.migration.plan import make_plan, require
+    from walferry.settings import LogTimes
 
-    found = make_plan(resolved(spec))
+    found = make_plan(resolved(spec), LogTimes.read().keep_hours)
     if as_json:
         print_json(asdict(found))
     else:

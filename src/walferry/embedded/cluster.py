@@ -28,7 +28,7 @@ from walferry.embedded import jars, processes
 from walferry.embedded.processes import ServerProcess
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
-from walferry.settings import EmbeddedServers
+from walferry.settings import EmbeddedServers, ZooKeeperSession
 
 HOST = "127.0.0.1"
 STORAGE = ("hdfs", "datanode")
@@ -163,6 +163,7 @@ class MiniCluster:
             rootdir=self.rootdir,
             waldir=self.hbase_site.get("hbase.wal.dir"),
             thrift=f"{HOST}:{self.ports.thrift}" if self.with_thrift else None,
+            session_seconds=ZooKeeperSession.read().zookeeper_session_seconds,
         )
 
     @property

@@ -31,6 +31,8 @@ class ClusterAddress:
     """how many requests per second a process may send to its services"""
     copies: tuple[str, ...] = ()
     """folders (URLs) with copies of its WALs, for those that it no longer has"""
+    session_seconds: float = 30.0
+    """timeout of its ZooKeeper sessions: so long after a process was killed the session's znodes are removed"""
 
     def shared_by(self, processes: int) -> ClusterAddress:
         """The address for each of several processes, which together keep to the rates."""

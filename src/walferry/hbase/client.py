@@ -47,7 +47,7 @@ class HBaseClient:
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self.zookeeper = ZooKeeper(address.zookeeper, address.znode, address.meter())
+        self.zookeeper = ZooKeeper(address.zookeeper, address.znode, address.meter(), address.session_seconds)
         self.pool = ConnectionPool(address.user, authenticate, address.meter())
         self._locations = Locations(self.zookeeper, self.pool, timeout_s)
 

@@ -6,7 +6,6 @@ and a protobuf message (ProtobufMagic). Layout: ZNodePaths, ZKReplicationQueueSt
 
 from __future__ import annotations
 
-import os
 import struct
 import threading
 from collections.abc import Iterator, Mapping
@@ -93,8 +92,9 @@ def znode(message: Message) -> bytes:
 class ZooKeeper:
     """HBase's znodes on one ensemble ("host:port,host:port"), below `znode`; connects at first use."""
 
-    def __init__(self, hosts: str, znode: str, meter: Meter | None = None) -> None:
+    def __init__(self, hosts: str, znode: str, meter: Meter | None = None, session_seconds: float = 30.0) -> None:
         self.hosts = hosts
+        self._session_seconds = session_seconds
         self._meter = meter
         self._znode = znode.rstrip("/")
         self._lock = threading.Lock()
@@ -116,7 +116,7 @@ class ZooKeeper:
         client = KazooClient(
             self.hosts,
             # After this the servers drop a killed process's session, and its leases are free.
-            timeout=float(os.environ.get("WALFERRY_ZOOKEEPER_SESSION_SECONDS", "30")),
+            timeout=self._session_seconds,
             connection_retry=KazooRetry(**retry),
             command_retry=KazooRetry(**retry),
         )

@@ -77,10 +77,13 @@ def _refuse(findings: Sequence[Finding]) -> None:
         raise UsageError(f"the plan refuses: {text}", findings=[asdict(finding) for finding in refusals])
 
 
-def make_plan(spec: ResolvedSpec) -> Plan:
-    """Examine both clusters for a spec. Raises TransientError or UsageError when a side cannot be reached."""
+def make_plan(spec: ResolvedSpec, keep_hours: float) -> Plan:
+    """Examine both clusters for a spec; `keep_hours`: how long copies of applied WALs are kept.
+
+    Raises TransientError or UsageError when a side cannot be reached.
+    """
     try:
-        return _examine(spec)
+        return _examine(spec, keep_hours)
     except TransientError as error:
         for side, cluster in (("source", spec.source), ("target", spec.target)):
             for key, fact in (("webhdfs", "url"), ("zookeeper", "zookeeper")):
@@ -89,7 +92,7 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         raise
 
 
-def _examine(spec: ResolvedSpec) -> Plan:
+def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
     with HBaseClient(spec.source_address()) as source, HBaseClient(spec.target.address()) as target:
         files = file_system(spec.source, spec.source_address())
         _require_roots(spec, files, file_system(spec.target))
@@ -100,7 +103,9 @@ def _examine(spec: ResolvedSpec) -> Plan:
             findings.append(Finding("refuse", "clusters", message))
         wals = list_wals(files, spec.source.address().wal_path)
         findings += [*_version(source, "source"), *_version(target, "target")]
-        findings += peer_findings(source) if spec.stage is None else stage_findings(spec.stage, source, wals)
+        findings += (
+            peer_findings(source) if spec.stage is None else stage_findings(spec.stage, source, wals, keep_hours)
+        )
         if spec.writer_kind is WriterKind.THRIFT:
             findings += _thrift(target)
         live = [file for file in wals if file.place is Place.LIVE]
@@ -219,7 +224,7 @@ def plan_run(run: Run) -> dict[str, object]:
     """
 
     def work() -> dict[str, object]:
-        plan = make_plan(run.spec)
+        plan = make_plan(run.spec, run.log_times.keep_hours)
         for finding in plan.findings:
             log.warning("%s: %s: %s", finding.level, finding.subject, finding.message)
         require(plan)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from walferry.errors import UsageError, WalferryError, as_recorded, is_transient
 from walferry.hbase.address import ClusterAddress
@@ -24,6 +24,9 @@ from walferry.storage import FileSystem, open_hdfs
 from walferry.wal.copies import as_url, open_folder, with_copies
 from walferry.wal.fences import Fences
 from walferry.wal.source_log import SourceLog
+
+if TYPE_CHECKING:
+    from walferry.settings import LogTimes, Writing
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +92,7 @@ class Run:
     @cached_property
     def target(self) -> HBaseClient:
         """The target cluster."""
-        return HBaseClient(self.spec.target.address())
+        return HBaseClient(self.target_address())
 
     @cached_property
     def source_files(self) -> FileSystem:
@@ -108,7 +111,32 @@ class Run:
 
     def source_address(self, workers: int = 0) -> ClusterAddress:
         """The source for the driver or, with `workers`, for each of so many Spark workers, with copies of its WALs."""
-        return replace(self.spec.source_address(workers), copies=self.staged_folders)
+        address = self.spec.source_address(workers)
+        return replace(address, copies=self.staged_folders, session_seconds=self._session_seconds)
+
+    def target_address(self) -> ClusterAddress:
+        """The target for the driver and for Spark workers."""
+        return replace(self.spec.target.address(), session_seconds=self._session_seconds)
+
+    @property
+    def log_times(self) -> LogTimes:
+        """Times of the source's log, by this process's environment."""
+        from walferry.settings import LogTimes  # here: Spark's workers import this module and need no settings
+
+        return LogTimes.read()
+
+    @property
+    def writing(self) -> Writing:
+        """What is sent to the target at a time, by this process's environment."""
+        from walferry.settings import Writing
+
+        return Writing.read()
+
+    @cached_property
+    def _session_seconds(self) -> float:
+        from walferry.settings import ZooKeeperSession
+
+        return ZooKeeperSession.read().zookeeper_session_seconds
 
     @property
     def staged_folder(self) -> str | None:

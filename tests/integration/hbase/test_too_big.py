@@ -12,7 +12,7 @@ from unit.apply.guards import Guard
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply.by_group import requests
 from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.writer_protocol import CellRun, RefusedError, WriteLimits
+from walferry.apply.writer_protocol import CellRun, RefusedError
 from walferry.embedded.cluster import MiniCluster
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
@@ -20,6 +20,7 @@ from walferry.formats.wal import WalReader
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import CallQueueFullError, RequestTooBigError
 from walferry.hbase.multi import multis, send
+from write_limits import write_limits
 
 pytestmark = pytest.mark.cluster
 
@@ -42,7 +43,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseClient]:
 
 
 def writer(client: HBaseClient) -> RpcWriter:
-    limits = WriteLimits(attempts=2, settle_seconds=0.1)
+    limits = write_limits(attempts=2, settle_seconds=0.1)
     return RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), Guard(), limits)
 
 
@@ -87,8 +88,8 @@ def test_an_entry_of_59_mib_arrives_in_requests_that_the_target_takes(target: Mi
     cells = cells_of(b"wide", 59, 1 << 20)
     content = header() + entry(cells, table_name=b"wide") + TRAILER
     (batch,) = WalReader([content], "file", batch_bytes=2 * len(content))
-    made = list(requests(batch, np.arange(1), {"wide": "wide"}, WriteLimits()))
-    assert max(len(block) for _, block in made) <= WriteLimits().bytes
+    made = list(requests(batch, np.arange(1), {"wide": "wide"}, write_limits()))
+    assert max(len(block) for _, block in made) <= write_limits().bytes
     with HBaseClient(target.address) as client:
         client.create_table("wide", {"f": {}})
         for runs, block in made:

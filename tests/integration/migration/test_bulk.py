@@ -15,7 +15,6 @@ from integration.migration.moves import content
 from unit.apply.guards import Guard
 from walferry.apply.bulk_loader import Loader, StagedHFile
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.embedded import tools
 from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
@@ -27,6 +26,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import RequestTimeoutError
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
 from walferry.storage import PermissionDeniedError, WebHdfs
+from write_limits import write_limits
 
 pytestmark = pytest.mark.cluster
 
@@ -65,7 +65,7 @@ def there(source: MiniCluster, target: MiniCluster, at_target: HBaseClient) -> T
     origin = UUID(int=7)
     route = Route(
         source.address, "/hbase", (origin.int & (1 << 64) - 1, origin.int >> 64), target.address, {name: name},
-        Guard(), WriteLimits(settle_seconds=0.1),
+        Guard(), write_limits(settle_seconds=0.1),
     )  # fmt: skip
     return Target(at_target, name, files, route, f"/hbase/staging/{name}")
 

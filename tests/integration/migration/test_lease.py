@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -53,7 +52,6 @@ def test_the_lease_of_a_killed_process_is_taken_long_before_its_session_ends(
     table = uuid4().hex
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, target.address.zookeeper, table], stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"WALFERRY_ZOOKEEPER_SESSION_SECONDS": "30"},
     ) as holder:  # fmt: skip
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -70,7 +68,7 @@ import sys, time
 from walferry.hbase.zookeeper import ZooKeeper
 from walferry.replay.rights.lease import hold
 
-client = ZooKeeper(sys.argv[1], "/hbase").client
+client = ZooKeeper(sys.argv[1], "/hbase", session_seconds=30).client
 with hold(client, [sys.argv[2]], holder="run one", request_seconds=1.5, wait_seconds=1):
     print("held", flush=True)
     time.sleep(600)

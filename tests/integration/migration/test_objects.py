@@ -126,7 +126,7 @@ def test_a_target_table_that_acknowledges_too_early_is_durable_while_edits_are_a
     with run_of(make_spec(source, target, [table]), tmp_path) as run:
         run.source.create_table(table, {"f": {}})
         run.source.modify_table(run.source.describe(table).with_attribute("DURABILITY", durability))
-        (told,) = [f for f in make_plan(run.spec).findings if "DURABILITY" in f.message]
+        (told,) = [f for f in make_plan(run.spec, 24).findings if "DURABILITY" in f.message]
         assert (told.level, told.subject) == ("warn", table)
         begin(run)
         copy_tables(run)

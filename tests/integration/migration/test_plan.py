@@ -32,7 +32,7 @@ def refusal(at_source: HBaseClient, at_target: HBaseClient) -> Any:
     def refused(spec: ResolvedSpec) -> str:
         before = state(at_source), state(at_target)
         with pytest.raises(UsageError) as caught:
-            require(make_plan(spec))
+            require(make_plan(spec, 24))
         assert (state(at_source), state(at_target)) == before
         assert "\n" not in str(caught.value)
         return str(caught.value)
@@ -52,7 +52,7 @@ def test_a_plan_tells_what_the_tables_weigh_and_finds_nothing_wrong(
     fill(at_source, table, 50)
     at_source.flush_table(table)
     before = state(at_source), state(at_target)
-    plan = make_plan(make_spec(source, target, [table], apply="bulk"))
+    plan = make_plan(make_spec(source, target, [table], apply="bulk"), 24)
     assert plan.findings == []
     (found,) = plan.tables
     assert (found.source, found.target, found.regions, found.families) == (table, table, 2, ["f", "g"])
@@ -133,6 +133,6 @@ def test_a_wrong_address_is_named_within_a_minute(
     wrong = getattr(spec, side).model_copy(update={key: value.format(port=port)})
     started = time.monotonic()
     with pytest.raises(WalferryError) as caught:
-        make_plan(spec.model_copy(update={side: wrong}))
+        make_plan(spec.model_copy(update={side: wrong}), 24)
     assert message.format(port=port, side=side) in str(caught.value)
     assert time.monotonic() - started < 60

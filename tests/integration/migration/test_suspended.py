@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from integration.migration.moves import visible
 from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.writer_protocol import CellRun, WriteLimits
+from walferry.apply.writer_protocol import CellRun
 from walferry.cutover import gates, ledger_answers
 from walferry.embedded.cluster import MiniCluster
 from walferry.errors import GateShutError
@@ -34,10 +34,11 @@ from walferry.replay.rights.claims import Claims
 from walferry.replay.rights.lease import hold
 from walferry.replay.rounds.rounds import run_round
 from walferry.run.run import Run
+from write_limits import write_limits
 
 pytestmark = pytest.mark.cluster
 
-LIMITS = WriteLimits(claim_seconds=1, request_seconds=2, settle_seconds=4, attempts=1)
+LIMITS = write_limits(claim_seconds=1, request_seconds=2, settle_seconds=4, attempts=1)
 ROWS = 40
 VALUE_BYTES = 20_000  # a request of several parts
 SOURCE_ID = pb.UUID(least_sig_bits=1, most_sig_bits=2)

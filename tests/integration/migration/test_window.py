@@ -18,13 +18,13 @@ from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
 from walferry.ledger import Ledger
-from walferry.replay.log import window_log
 from walferry.replay.log.cut import record_seen
 from walferry.replay.log.settled import OverlappingRunError
 from walferry.replay.pieces import bulk_pieces, group_pieces
 from walferry.replay.rounds.follower import replay
 from walferry.replay.windows.window import WindowOpenError, open_window, plan_window, replay_window
 from walferry.run.run import Run
+from walferry.settings import LogTimes
 from walferry.storage import WebHdfs
 
 pytestmark = pytest.mark.cluster
@@ -37,7 +37,7 @@ ROWS = [b"%c%d" % (letter, number) for letter in b"bmt" for number in range(5)]
 @pytest.fixture(autouse=True)
 def little_skew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Source and test share a clock, so that windows need not wait a minute for others."""
-    monkeypatch.setattr(window_log, "SKEW_MS", 300)
+    monkeypatch.setenv("WALFERRY_CLOCK_SKEW_SECONDS", "0.3")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_where_files_may_not_be_staged_auto_says_so_and_goes_by_rpc(
     start = now()
     edit(at_source, two_tables, 1)
     end = now()
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     spec = make_spec(source, target, [two_tables], window={"from": iso(start), "to": iso(end)}, apply="auto")
     monkeypatch.setattr(bulk_pieces, "BULK_FROM_BYTES", 0)
     monkeypatch.setattr(bulk_pieces, "BULK_REGION_BYTES", 0)
@@ -172,7 +172,7 @@ def test_windows_converge_in_whatever_order_and_however_often_they_run(
             at_source.move_region(region, others[0])
             edit(at_source, two_tables, 10)
         edges.append(now())
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     for number in order:
         replay_window(open_replay(two_tables, spans_of(edges)[number]), lambda: spark)
     here = content(source, two_tables)
@@ -197,7 +197,7 @@ def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
             for server in at_source.servers():
                 at_source.roll_wal(server)
         edges.append(now())
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     older, newer = spans_of(edges)
     run = open_replay(two_tables, newer)
     replay_killed_at_the_third_piece(run, spark, monkeypatch)
@@ -222,7 +222,7 @@ def test_a_window_that_was_killed_as_it_was_loaded_goes_on_with_the_pieces_that_
     for step in range(3):
         edit(at_source, two_tables, step, size=1000)
     run = open_replay(two_tables, (start, now()))
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     replay_killed_at_the_third_piece(run, spark, monkeypatch)
     pieces = run.ledger.batches.pieces()
     assert 2 == sum(piece.state == "done" for piece in pieces) < len(pieces) - 1
@@ -248,7 +248,7 @@ def test_a_window_with_a_split_in_it_ends_with_the_later_of_equal_puts(
         if value == b"parent":
             at_source.split_region(at_source.regions(two_tables)[0], b"f")
     edges.append(now())
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     replay_window(open_replay(two_tables, (edges[0], edges[1])), lambda: spark)
     here = content(source, two_tables)
     assert len(here) == 2
@@ -262,7 +262,7 @@ def test_a_window_holds_its_first_moment_and_not_its_last(
     for name in (b"before", b"inside", b"after"):
         at_source.put(two_tables, [Cell(name, b"f", b"q", b"v", 1)])
         edges.append(now())
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     run = open_replay(two_tables, (edges[1], edges[2]))
     facts = replay_window(run, lambda: spark)
     assert facts["cells"] == 1
@@ -300,7 +300,7 @@ def test_an_aborted_window_keeps_nothing_of_another_one_out_and_an_unfinished_on
         edit(at_source, two_tables, step)
         shown.append(content(source, two_tables))
         edges.append(now())
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     later = open_replay(two_tables, (edges[1], edges[2]))
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -336,7 +336,7 @@ def test_a_window_whose_log_is_gone_names_what_is_missing_and_applies_nothing(
     edges = [now()]
     edit(at_source, two_tables, 1)
     edges.append(now())
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     run = open_replay(two_tables, (edges[0], edges[1]))
     for server in at_source.servers():
         at_source.roll_wal(server)
@@ -360,7 +360,7 @@ def test_a_table_that_began_a_new_history_within_the_window_is_not_replayed(
     at_source.truncate_table(two_tables)
     edit(at_source, two_tables, 2, 10)
     end = now()
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     with pytest.raises(WalferryError, match="two histories"):
         replay_window(open_replay(two_tables, (start, end)), lambda: spark)
 
@@ -369,7 +369,7 @@ def test_a_target_without_the_table_or_a_family_is_refused(
     make_table: Callable[..., str], at_target: HBaseClient, open_replay: Replay, spark: SparkSession
 ) -> None:
     start = now()
-    time.sleep(window_log.SKEW_MS / 1000)
+    time.sleep(LogTimes.read().clock_skew_seconds)
     table = make_table()
     with pytest.raises(UsageError, match=f"no table {table} at the target"):
         replay_window(open_replay(table, (start, start + 10)), lambda: spark)

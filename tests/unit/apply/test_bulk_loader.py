@@ -18,7 +18,6 @@ from unit.apply.guards import Guard
 from walferry.apply import bulk_loader
 from walferry.apply.bulk_loader import Loader, StagedHFile, _by_region
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import Bytes, Int64s, cell_starts, encode_cell
 from walferry.formats.hfile_writer import StoreFormat
@@ -27,6 +26,7 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RemoteError, RequestTimeoutError
 from walferry.replay.rights.lease import LeaseLostError
 from walferry.storage import Local
+from write_limits import write_limits
 
 ROWS = [b"%02d" % number for number in range(30)]
 
@@ -74,7 +74,7 @@ def route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Route:
     monkeypatch.setattr(bulk_loader, "shared_client", lambda target: client)
     monkeypatch.setattr(bulk_loader, "open_hdfs", lambda *_: Local())
     target = ClusterAddress("zk", webhdfs="http://nn:1", rootdir=f"hdfs://nn{tmp_path}")
-    return Route(target, "", (1, 1), target, {"t": "t"}, Guard())
+    return Route(target, "", (1, 1), target, {"t": "t"}, Guard(), write_limits())
 
 
 def test_files_of_a_later_holder_of_the_lease_are_not_removed(route: Route, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ class Regions:
 def loaded(route: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Regions], Loader]:
     def loader(there: Regions) -> Loader:
         monkeypatch.setattr(bulk_loader, "shared_client", lambda target: there)
-        return Loader(replace(route, limits=WriteLimits(settle_seconds=0.0)), "t", f"{tmp_path}/piece")
+        return Loader(replace(route, limits=write_limits(settle_seconds=0.0)), "t", f"{tmp_path}/piece")
 
     return loader
 

@@ -32,6 +32,7 @@ from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError
 from walferry.storage import Local
 from walferry.wal.files import list_wals
 from walferry.wal.open import open_wal
+from write_limits import write_limits
 
 CLUSTERS = [[], [pb.UUID(least_sig_bits=1, most_sig_bits=2)], [pb.UUID(least_sig_bits=3, most_sig_bits=4)]]
 TABLES = {"t1": "one", "t2": "two"}
@@ -43,7 +44,7 @@ ENTRIES = st.lists(
 )
 
 
-LIMITS = WriteLimits()
+LIMITS = write_limits()
 
 
 def batch_of(entries: list[tuple[int, str, int]]) -> tuple[EntryBatch, dict[tuple[str, int], list[bytes]]]:
@@ -127,20 +128,20 @@ def sizes_of(entries: list[list[bytes]], limits: WriteLimits) -> list[tuple[int,
 def test_an_entry_with_more_bytes_than_a_request_may_have_goes_in_several_and_no_cell_is_cut() -> None:
     cells = [encode_cell(b"r", b"f", b"q%02d" % i, 1, 4, bytes(1000)) for i in range(10)]
     size = len(cells[0])
-    assert sizes_of([cells[:1], cells, cells[:1]], WriteLimits(bytes=3 * size)) == [
+    assert sizes_of([cells[:1], cells, cells[:1]], write_limits(bytes=3 * size)) == [
         (1, size), (3, 3 * size), (3, 3 * size), (3, 3 * size), (1, size), (1, size),
     ]  # fmt: skip
 
 
 def test_a_cell_with_more_bytes_than_a_request_may_have_goes_alone() -> None:
     small, large = (encode_cell(b"r", b"f", b"q", 1, 4, bytes(n)) for n in (10, 5000))
-    found = sizes_of([[small, small, large, small]], WriteLimits(bytes=1000))
+    found = sizes_of([[small, small, large, small]], write_limits(bytes=1000))
     assert [count for count, _ in found] == [2, 1, 1]
 
 
 def test_an_entry_with_more_mutations_than_the_target_takes_in_order_goes_in_several() -> None:
     cells = [encode_cell(b"%02d" % i, b"f", b"q", 1, 4) for i in range(10)]
-    assert [count for count, _ in sizes_of([cells], WriteLimits(mutations=4))] == [4, 4, 2]
+    assert [count for count, _ in sizes_of([cells], write_limits(mutations=4))] == [4, 4, 2]
 
 
 def test_requests_are_cut_at_what_they_aim_at_but_a_row_of_an_entry_only_where_none_may_be_larger() -> None:
@@ -148,7 +149,7 @@ def test_requests_are_cut_at_what_they_aim_at_but_a_row_of_an_entry_only_where_n
     wide = [encode_cell(b"w", b"f", b"q%d" % i, 1, 4, bytes(100)) for i in range(10)]
     one = len(rows[0][0])
     assert {len(cell) for row in rows for cell in row} == {one}
-    limits = WriteLimits(aim_bytes=6 * one, bytes=9 * one)
+    limits = write_limits(aim_bytes=6 * one, bytes=9 * one)
     several = [cell for row in rows for cell in row]
     assert [count for count, _ in sizes_of([several], limits)] == [4, 4, 4], "each row is whole"
     assert [count for count, _ in sizes_of([rows[0], rows[1][:2], rows[2]], limits)] == [6, 4], "entries are together"
@@ -173,7 +174,7 @@ def test_reading_waits_while_the_lanes_have_as_many_bytes_as_may_be_read_ahead(m
         content = header() + entry([cell], encoded_region_name=b"%032x" % number) + TRAILER
         batches += WalReader([content], "file")
     assert {int(lanes_of(batch, 4)[0]) for batch in batches} == set(range(4))
-    limits = WriteLimits(lanes=4, read_ahead=2, ahead_bytes=3 * batches[0].buffer.nbytes)
+    limits = write_limits(lanes=4, read_ahead=2, ahead_bytes=3 * batches[0].buffer.nbytes)
     task = GroupTask(cast(Route, SimpleNamespace(tables={"t1": "t1"}, limits=limits)), (), frozenset())
     put: list[EntryBatch] = []
 
@@ -202,7 +203,7 @@ def test_a_batch_larger_than_what_may_be_read_ahead_goes_alone(monkeypatch: pyte
     monkeypatch.setattr(
         by_group, "writer_to", lambda _: SimpleNamespace(send=lambda runs, cells: sent.append(len(runs)))
     )
-    task = GroupTask(cast(Route, SimpleNamespace(tables=TABLES, limits=WriteLimits(ahead_bytes=1))), (), frozenset())
+    task = GroupTask(cast(Route, SimpleNamespace(tables=TABLES, limits=write_limits(ahead_bytes=1))), (), frozenset())
     with _Lanes(task) as lanes:
         for _ in range(3):
             lanes.put(_Request(0, "file", batch_of([(1, "t1", 0)])[0], np.arange(1)))

@@ -17,11 +17,12 @@ from walferry.apply import by_row
 from walferry.apply.by_row import RowsApplied, RowTask, chosen_entries, pieces_of, row_cells
 from walferry.apply.route import Route
 from walferry.apply.window_rows import SettledEdits, WindowRows, WriteTimes
-from walferry.apply.writer_protocol import CellRun, WriteLimits
+from walferry.apply.writer_protocol import CellRun
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import encode_cell, index_cells
 from walferry.formats.wal import WalReader
 from walferry.wal.files import Place, WalFile
+from write_limits import write_limits
 
 CELL = encode_cell(b"r", b"f", b"q", 1, 4)
 PIPE = cast(Route, SimpleNamespace(tables={"t1": "t1"}))
@@ -118,7 +119,7 @@ def test_without_a_session_the_rows_of_a_piece_are_sent_in_their_order_and_damag
 
     monkeypatch.setattr(by_row, "writer_to", lambda route: SimpleNamespace(send=send))
     opened = lambda file: WalReader([logs[file.name]], file.name)  # noqa: E731
-    route = SimpleNamespace(tables={"t1": "t1"}, open=opened, limits=WriteLimits())
+    route = SimpleNamespace(tables={"t1": "t1"}, open=opened, limits=write_limits())
     files = tuple(WalFile(name, name, name, 1, f"/{name}", Place.ARCHIVED, 1) for name in logs)
     task = RowTask(cast(Route, route), files, borders=(("t1", b"b"),))
     apply = by_row.place_rows(None, task)

@@ -19,7 +19,7 @@ import pytest
 
 from unit.apply.guards import Guard
 from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.writer_protocol import CellRun, RefusedError, WriteLimits
+from walferry.apply.writer_protocol import CellRun, RefusedError
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.mutations import RowBorders
@@ -40,9 +40,10 @@ from walferry.hbase.locations import Located
 from walferry.hbase.retry import REGION_ATTEMPTS
 from walferry.hbase.zookeeper import Server
 from walferry.replay.rights.lease import LeaseLostError
+from write_limits import write_limits
 
 PAUSE = time.sleep  # tests of pauses replace it
-LIMITS = WriteLimits(request_seconds=3, attempts=3, settle_seconds=7)
+LIMITS = write_limits(request_seconds=3, attempts=3, settle_seconds=7)
 CELL = encode_cell(b"r", b"f", b"q", 7, CellType.PUT, b"v")
 RUN = CellRun("ns:t", b"", 1)
 SENT = f"sent {CELL!r}"
@@ -209,16 +210,20 @@ def test_regions_are_looked_up_again_after_a_failure(monkeypatch: pytest.MonkeyP
 
 SUSPENDED = """
 import os, signal, sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.writer_protocol import CellRun, WriteLimits
+from walferry.apply.writer_protocol import CellRun
+from walferry.apply.writers import limits_of
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.mutations import RowBorders
 from walferry.hbase.descriptors import Region
 from walferry.hbase.locations import Located
 from walferry.hbase.rpc import ConnectionPool
+from walferry.hbase.writer_kind import WriterKind
 from walferry.hbase.zookeeper import Server
+from walferry.settings import Writing
 
 host, _, port = sys.argv[1].rpartition(":")
 region = Region(b"r", "r", "ns:t", b"", b"", Server(host, int(port), 1), 1)
@@ -239,7 +244,8 @@ class Guard:
         if len(asked) == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-limits = WriteLimits(request_seconds=float(sys.argv[2]), settle_seconds=0, attempts=2)
+writing = Writing(request_seconds=float(sys.argv[2]))
+limits = replace(limits_of(WriterKind.RPC, writing), settle_seconds=0, attempts=2)
 writer = RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), Guard(), limits)
 writer.send([CellRun("ns:t", b"", 1)], bytes.fromhex(sys.argv[4]))
 """

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from unit.apply.guards import Guard
 from walferry.apply import permit, thrift_writer
 from walferry.apply.thrift_writer import MAX_CELLS, ThriftWriter, calls
-from walferry.apply.writer_protocol import CellRun, RefusedError, WriteLimits
+from walferry.apply.writer_protocol import CellRun, RefusedError
 from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, encode_cell, index_cells
 from walferry.hbase.address import ClusterAddress
 from walferry.replay.rights.lease import LeaseLostError
+from write_limits import write_limits
 
 Edit = tuple[bytes, bytes, int, CellType, bytes]
 """row, qualifier, timestamp, type, value; all in family f"""
@@ -120,7 +121,9 @@ def send(monkeypatch: pytest.MonkeyPatch, answers: Sequence[Exception | None], s
     monkeypatch.setattr(permit, "steady_s", lambda: now)
     monkeypatch.setattr(time, "sleep", lambda seconds: log.append("waited"))
     guard = Guard(answer)
-    writer = ThriftWriter(ClusterAddress("zk", thrift="there:9090"), guard, WriteLimits(attempts=3, request_seconds=60))
+    writer = ThriftWriter(
+        ClusterAddress("zk", thrift="there:9090"), guard, write_limits(attempts=3, request_seconds=60)
+    )
     cell = encode_cell(b"r", b"f", b"q", 7, CellType.PUT, b"v")
     try:
         writer.send([CellRun("ns:t", b"", 1)], cell)

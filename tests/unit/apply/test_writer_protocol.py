@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from walferry.apply.writer_protocol import WriteLimits
+from walferry.apply.writers import limits_of
 from walferry.errors import UsageError
+from walferry.hbase.writer_kind import WriterKind
+from walferry.settings import Writing
+from write_limits import write_limits
 
 VARIABLES = {
     "mutations": "WALFERRY_REQUEST_MUTATIONS", "bytes": "WALFERRY_REQUEST_BYTES",
@@ -20,12 +23,12 @@ VARIABLES = {
 @pytest.mark.parametrize(("name", "variable"), VARIABLES.items())
 def test_each_limit_has_a_variable(name: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "7")
-    assert getattr(WriteLimits(), name) == 7
-    assert getattr(WriteLimits(), name) != getattr(WriteLimits(**{name: 9}), name)
+    assert getattr(limits_of(WriterKind.RPC, Writing.read()), name) == 7
+    assert getattr(write_limits(), name) != getattr(write_limits(**{name: 9}), name)
 
 
 @pytest.mark.parametrize("text", ["many", "", "0", "-1", "nan", "inf"])
 def test_what_is_not_a_number_above_0_is_refused_by_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WALFERRY_LANES", text)
     with pytest.raises(UsageError, match="WALFERRY_LANES is"):
-        WriteLimits()
+        limits_of(WriterKind.RPC, Writing.read())

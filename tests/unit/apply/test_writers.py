@@ -15,6 +15,7 @@ from walferry.apply.writers import WRITERS, writer_to
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.run.spec import Spec
+from write_limits import write_limits
 
 
 def test_every_kind_has_a_writer_and_can_be_asked_for() -> None:
@@ -24,7 +25,7 @@ def test_every_kind_has_a_writer_and_can_be_asked_for() -> None:
 
 def test_a_writer_sends_under_the_claims_of_its_own_attempt_at_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     here, guard = ClusterAddress("zk:1", thrift="there:9090"), Guard()
-    route = Route(here, "/hbase", (1, 2), here, {}, guard, writer_kind=WriterKind.THRIFT)
+    route = Route(here, "/hbase", (1, 2), here, {}, guard, write_limits(), writer_kind=WriterKind.THRIFT)
     writer_to(route)
     assert guard.attempts == [], "the driver has none"
     task = SimpleNamespace(stageId=lambda: 7, partitionId=lambda: 3, attemptNumber=lambda: 1)

@@ -199,3 +199,13 @@ def test_driver_and_workers_together_keep_to_the_requests_that_the_spec_allows(t
         assert driver == RequestRates(namenode=20, region_servers=5)
         assert worker == RequestRates(namenode=5, region_servers=1.25)
         assert run.target.address.rates == RequestRates()
+
+
+def test_a_runs_sessions_of_zookeeper_end_when_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WALFERRY_ZOOKEEPER_SESSION_SECONDS", "7")
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+        addresses = run.source_address(workers=4), run.target_address(), run.source.address, run.target.address
+    assert {address.session_seconds for address in addresses} == {7.0}

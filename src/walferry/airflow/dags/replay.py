@@ -21,7 +21,7 @@ from walferry.airflow.dag_parts import OF_MIGRATIONS, TASK_DEFAULTS, spec_keys, 
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 from walferry.process import open_ledger
-from walferry.settings import Schedules
+from walferry.settings import LogTimes, Schedules
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def open_window() -> dict[str, str]:
             run = open_window(ledger, spec, f"airflow {context['run_id']}")
     assert spec.window is not None
     log.info("%s: window %s", run.run_id, spec.window)
-    complete = datetime.fromtimestamp(complete_at_ms(spec.window) / 1000, UTC)
+    complete = datetime.fromtimestamp(complete_at_ms(spec.window, LogTimes.read()) / 1000, UTC)
     return {"run": run.run_id, "complete_at": complete.isoformat()}
 
 

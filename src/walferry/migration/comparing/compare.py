@@ -17,7 +17,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.amounts import amount, rows_differ
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.resolve import Fate
@@ -143,7 +142,7 @@ def compare(
     if start.begun is not None:
         run.known_rows.collect(table)
     before = _began(run, table, purpose, start.at_ms)
-    session = session_for(spark, run.source.held_bytes().get(table, 0), WriteLimits().here_bytes)
+    session = session_for(spark, run.source.held_bytes().get(table, 0), run.writing.here_bytes)
     began = steady_s()
     pairs, outcomes = _both_sides(run, session, table, purpose, parts)
     note_comparing(run.ledger, table, parts.seconds if parts else steady_s() - began)
@@ -232,7 +231,7 @@ def _pairs(
     """A range for every region of the source: its encoded name, first row, and the one after its last."""
     pair = run.pair(table)
     rules = rules_of(run.source.describe(table))
-    source, target = run.source_address(workers(spark)), run.spec.target.address()
+    source, target = run.source_address(workers(spark)), run.target_address()
     borders = list(regions)
     # So few ranges have to be read again for the names of the rows that differ.
     named = max(SHOWN_ROWS, EXPLAINED_ROWS // max(1, len(borders)))

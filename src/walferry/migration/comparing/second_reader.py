@@ -164,7 +164,7 @@ class _ThriftReader:
 
     def __init__(self, run: Run, table: str) -> None:
         pair = run.pair(table)
-        self._sides = ((run.source_address(), pair.source), (run.spec.target.address(), pair.target))
+        self._sides = ((run.source_address(), pair.source), (run.target_address(), pair.target))
 
     def around(self, keys: Sequence[bytes]) -> tuple[set[bytes], dict[bytes, Sides]]:
         """The rows at each key and after it, and those of them that differ."""

@@ -214,7 +214,7 @@ class Shown:
 
 def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) -> Shown:
     pair = run.pair(table)
-    source, target = run.source_address(), run.spec.target.address()
+    source, target = run.source_address(), run.target_address()
     rules = rules_of(run.source.describe(table))
     whole = RangePair(source, target, pair.source, pair.target, "", b"", b"", rules, names_expiring=True)
     parts = list(_in_parts(run, rows, run.source.regions(table)))

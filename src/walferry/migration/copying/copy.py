@@ -17,7 +17,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.apply.region_events import store_file
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
@@ -78,7 +77,7 @@ def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, A
         manifest = manifest_of(run, table)
         if run.spec.history == "bulk":
             return load_history(run, spark, table, manifest)
-        session = session_for(spark, size_of(manifest), WriteLimits().here_bytes)
+        session = session_for(spark, size_of(manifest), run.writing.here_bytes)
         files = files_of(run, table, manifest)
         name = run.snapshot(table)
         there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None
@@ -91,7 +90,7 @@ def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, A
             copied += copy_files(
                 session,
                 run.source_address(workers(session)),
-                run.spec.target.address(),
+                run.target_address(),
                 files[begin : begin + _WAVE],
                 tasks=workers(session) * 2,
             )

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 
 from walferry.apply.bulk_loader import Cells, Loader, StagedHFile, staging_folder
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import now_ms
 from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import as_run
@@ -89,7 +88,7 @@ def load_history(
     """
     pair = run.pair(table)
     regions = snapshot_regions(run.source_root, manifest)
-    session = session_for(spark, size_of(manifest), WriteLimits().here_bytes)
+    session = session_for(spark, size_of(manifest), run.writing.here_bytes)
     folder = staging_folder(run.target_root, pair.target)
     with leased(run, [pair]) as (route, _):
         _prepare_table(run, table, manifest, regions)
@@ -268,7 +267,7 @@ def _compared(
     """
     pair = run.pair(table)
     rules = rules_of(TableDescriptor(manifest.table_schema))
-    source, target = run.source_address(workers(spark)), run.spec.target.address()
+    source, target = run.source_address(workers(spark)), run.target_address()
     pairs = [
         RangePair(source, target, pair.source, pair.target, region.name, region.start, region.end, rules)
         for region in regions

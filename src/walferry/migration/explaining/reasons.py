@@ -86,7 +86,7 @@ def _read_again(
     bounds: Bounds,
 ) -> dict[bytes, Compressed[RowSides] | None]:
     """Both sides of each row; None for those that are equal now."""
-    source, target = run.source_address(workers(spark)), run.spec.target.address()
+    source, target = run.source_address(workers(spark)), run.target_address()
     pair = run.pair(table)
     sides: dict[bytes, Compressed[RowSides] | None] = {}
     for first in range(0, len(rows), _READ_AT_ONCE):

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import DamagedInputError, GapError, WalferryError
 from walferry.formats.cells import binary_column, cells_to_arrow
 from walferry.formats.entries import index_entry_cells
@@ -106,7 +105,7 @@ def look_up(
     left_out = {(item.file, item.start) for item in released if item.resolution == "accept" and item.table == table}
     left_out |= {edit.place for edit in run.ledger.late.all() if edit.decision == "reject" and edit.table == table}
     rows = tuple(sorted(questions))
-    session = session_for(spark, _bytes_of(files), WriteLimits().here_bytes)
+    session = session_for(spark, _bytes_of(files), run.writing.here_bytes)
     lookup = _Lookup(
         run.source_address(workers(session)), table, tuple(files), frozenset(applied), rows,
         tuple(questions[row] for row in rows), frozenset(left_out), nothing, bounds,

@@ -20,7 +20,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.amounts import amount
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
@@ -254,7 +253,7 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     phase = run.ledger.phases.find(PHASE)
     current = run.ledger.passes.begin(phase.attempts if phase else 1)
     plan, drawn, differed = plan_pass(run), Drawn(run), run.ledger.passes.differences()
-    session = session_for(spark, _size(run, plan), WriteLimits().here_bytes)
+    session = session_for(spark, _size(run, plan), run.writing.here_bytes)
     news, written, position = read_logs(run, session, current, plan)
     time.sleep(SETTLE_SECONDS)
     todo = list(_work(plan, current, news, written, differed))
@@ -289,7 +288,7 @@ def read_logs(
     """What the logs of both sides say of regions, the rows that they name, and the number of the new place."""
     written = NamedRows(plan.sights)
     said, places, size = [], [], 0
-    addresses = (run.source_address(workers(session)), run.spec.target.address())
+    addresses = (run.source_address(workers(session)), run.target_address())
     for at, (side, address) in enumerate(zip((plan.source, plan.target), addresses, strict=True)):
         names = {(pair.target if at else pair.source): pair.source for pair in run.tables}
         tables = tuple(name.encode() for name in names)

@@ -68,7 +68,7 @@ def _table_pair(run: Run, session: SparkSession | None, table: str) -> tuple[Ran
     pair = run.pair(table)
     rules = rules_of(run.source.describe(pair.source))
     whole = RangePair(
-        run.source_address(workers(session)), run.spec.target.address(), pair.source, pair.target, "", b"", b"",
+        run.source_address(workers(session)), run.target_address(), pair.source, pair.target, "", b"", b"",
         rules, NAMED_ROWS, names_expiring=True,
     )  # fmt: skip
     return whole, rules != rules_of(run.target.describe(pair.target))

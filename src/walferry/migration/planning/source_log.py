@@ -17,7 +17,7 @@ from walferry.hbase.settings import some_settings
 from walferry.hbase.versions import By
 from walferry.migration.planning.finding import Finding
 from walferry.replay.keeping.by_copies import try_writing
-from walferry.replay.keeping.retention import KEEP_HOURS, TTL, retention_of
+from walferry.replay.keeping.retention import TTL, retention_of
 from walferry.storage import FileSystem, Local
 from walferry.wal.copies import as_url, open_folder
 from walferry.wal.files import WalFile
@@ -59,7 +59,7 @@ def _replication_is_off(source: HBaseClient) -> bool:
     return any(found.get(REPLICATION) == "false" for found in some_settings(source))
 
 
-def stage_findings(url: str, source: HBaseClient, wals: Sequence[WalFile]) -> Iterator[Finding]:
+def stage_findings(url: str, source: HBaseClient, wals: Sequence[WalFile], keep_hours: float) -> Iterator[Finding]:
     """Whether copies of the log can be written to the operator's folder, and how much space they may take."""
     files, folder = open_folder(as_url(url), source.address.user)
     there = files.status(folder) is not None
@@ -87,18 +87,18 @@ def stage_findings(url: str, source: HBaseClient, wals: Sequence[WalFile]) -> It
             "warn", "stage", f"{TTL} is {kept.ttl_seconds:.0f} s: a WAL must be copied within that time of its close; "
             f"set it to {LEAST_TTL_SECONDS:.0f} s or more if you can",
         )  # fmt: skip
-    yield Finding("warn", "stage", _growth(wals))
+    yield Finding("warn", "stage", _growth(wals, keep_hours))
 
 
-def _growth(wals: Sequence[WalFile]) -> str:
+def _growth(wals: Sequence[WalFile], keep_hours: float) -> str:
     """How much space copies of the log take, going by the files that there are now."""
-    kept = f"each is kept until it is applied, and for {KEEP_HOURS:g} h after it was copied"
+    kept = f"each is kept until it is applied, and for {keep_hours:g} h after it was copied"
     closed = [file for file in wals if file.length]
     hours = (time.time() * 1000 - min((file.number for file in closed), default=0)) / 3_600_000
     if not closed or hours > 24 * 365:
         return f"how fast the log grows is unknown; the copies take as much as the log: {kept}"
     rate = sum(file.length for file in closed) / max(hours, 1 / 60)
-    most = rate * KEEP_HOURS
+    most = rate * keep_hours
     return (
         f"the log grows by about {rate / 1e9:.3f} GB per hour, so its copies take at most {most / 1e9:.3f} GB, or what "
         f"the log grows by until replay has caught up, if that takes longer: {kept}"

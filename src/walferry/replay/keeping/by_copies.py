@@ -25,7 +25,7 @@ from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import StagedFile
 from walferry.replay.keeping.objects import made, plan_own
-from walferry.replay.keeping.retention import KEEP_HOURS, Retention, retention_now
+from walferry.replay.keeping.retention import Retention, retention_now
 from walferry.run.progress.exposure import Exposure, note_exposure
 from walferry.run.run import Run, file_system
 from walferry.storage import FileSystem
@@ -100,8 +100,12 @@ def why_missing(run: Run, name: str) -> str:
     return f"it was copied to {_url(run)}/{name}, so somebody removed it there"
 
 
-def let_go(run: Run, keep_hours: float = KEEP_HOURS) -> list[str]:
-    """Delete the copies that are applied for all tables and older than `keep_hours`. Returns their names."""
+def let_go(run: Run, keep_hours: float | None = None) -> list[str]:
+    """Delete the copies that are applied for all tables and older than `keep_hours`. Returns their names.
+
+    `keep_hours` defaults to the run's setting.
+    """
+    keep_hours = run.log_times.keep_hours if keep_hours is None else keep_hours
     until = now_ms() - keep_hours * 3_600_000
     old = [file.name for file in run.ledger.staged.there() if file.staged_ms <= until]
     applied = run.ledger.log.applied(old)

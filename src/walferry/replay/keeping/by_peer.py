@@ -18,7 +18,7 @@ from walferry.hbase.peers import PINNING_ENDPOINT
 from walferry.ledger.rows import ClusterObject
 from walferry.load import unhindered_s
 from walferry.replay.keeping.objects import made, plan_own
-from walferry.replay.keeping.retention import KEEP_HOURS, retention_now
+from walferry.replay.keeping.retention import retention_now
 from walferry.run.progress.exposure import Exposure, note_exposure
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, list_live, list_wals
@@ -48,14 +48,15 @@ def _add(run: Run, peer: str) -> list[str]:
     return _await_queues(run, peer)
 
 
-def let_go(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
+def let_go(run: Run, keep_hours: float | None = None) -> str | None:
     """Release the source's applied WALs, from time to time, for a run that goes on for long.
 
     A disabled peer's queue only grows. So after `keep_hours`, or once a server has FULL_QUEUE names in it, a second
     peer begins to keep the log. After as long again, once it alone keeps every file that is not applied yet, the first
-    is removed: a file is kept for one to two times `keep_hours`. Returns the name of the removed peer, or None.
-    Idempotent.
+    is removed: a file is kept for one to two times `keep_hours`, by default the run's setting. Returns the name of the
+    removed peer, or None. Idempotent.
     """
+    keep_hours = run.log_times.keep_hours if keep_hours is None else keep_hours
     peers = _own_peers(run)
     if not peers:
         return None  # an abort has removed them

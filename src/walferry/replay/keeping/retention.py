@@ -6,7 +6,6 @@ was `hbase.master.logcleaner.ttl` ago. It comes every `hbase.master.cleaner.inte
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from walferry.clock import now_ms
@@ -14,8 +13,6 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.settings import number, some_settings
 from walferry.run.run import Run
 
-KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
-"""how long a run keeps WALs that it has applied: for windows to be replayed again, and to explain differences"""
 TTL = "hbase.master.logcleaner.ttl"
 INTERVAL = "hbase.master.cleaner.interval"
 DEFAULT_MS = 600_000

@@ -10,7 +10,6 @@ from walferry.apply.window_rows import SettledEdits, WriteTimes
 from walferry.errors import TransientError, UsageError
 from walferry.ledger import RunLedger, RunRecord
 from walferry.refusals import ANY_REGION
-from walferry.replay.log import window_log
 from walferry.replay.log.cut import as_listed
 from walferry.replay.log.window_log import covering, window_of
 from walferry.run.facts import fenced_ms
@@ -76,7 +75,8 @@ def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFi
     Raises UsageError for edits of another source or table: their order relative to this one's is unknown.
     """
     # Clocks differ, and a row's order does not follow them: edits of the minute before may be later in the row.
-    begins = window_of(run).start_ms - window_log.SKEW_MS
+    skew_ms = run.log_times.clock_skew_ms
+    begins = window_of(run).start_ms - skew_ms
     present = {file.name for file in listed}
     settled: dict[tuple[str, str], list[SettledEdits]] = defaultdict(list)
     gone: dict[str, WalFile] = {}
@@ -85,11 +85,11 @@ def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFi
         _require_same_tables(run, other)
         theirs = run.ledger.whole.of(other.run_id)
         known = {file.name: file for file in (*map(as_listed, theirs.log.files()), *listed)}
-        later = {file.name: file for file in covering(known.values(), begins, ALWAYS.end_ms)}
+        later = {file.name: file for file in covering(known.values(), begins, ALWAYS.end_ms, skew_ms)}
         parts = list(_applied(theirs, other, begins))
-        if (until := _copied_until(theirs, other)) > begins:
+        if (until := _copied_until(theirs, other, skew_ms)) > begins:
             copied_until = max(copied_until, until)
-            parts += _copied(run, theirs, covering(listed, begins, until), until)
+            parts += _copied(run, theirs, covering(listed, begins, until, skew_ms), until)
         parts = [part for part in parts if part[0] in later]
         for file, table, part in parts:
             if file in present:
@@ -177,14 +177,14 @@ def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]
             yield r.file, r.table, SettledEdits(span, frozenset(regions))
 
 
-def _copied_until(theirs: RunLedger, other: RunRecord) -> int:
+def _copied_until(theirs: RunLedger, other: RunRecord, skew_ms: int) -> int:
     """The moment up to which edits came to the target with snapshots; 0 unless all of them were cloned."""
     tables = [pair.source for pair in ResolvedSpec.model_validate(other.spec).tables]
     if any(theirs.phases.facts("clone", table) is None for table in tables):
         return 0
     # Planned once, before it is taken: a phase that was repeated after a kill started later than its snapshot.
     taken = [o.planned_ms for o in theirs.objects.all() if (o.cluster, o.kind) == ("source", "snapshot")]
-    return min(taken, default=window_log.SKEW_MS) - window_log.SKEW_MS
+    return min(taken, default=skew_ms) - skew_ms
 
 
 def _copied(run: Run, theirs: RunLedger, files: Sequence[WalFile], until_ms: int) -> Iterator[Part]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
@@ -14,16 +13,17 @@ from walferry.run.run import Run
 from walferry.run.spec import TimeWindow
 from walferry.wal.files import WalFile
 
-SKEW_MS = int(os.environ.get("WALFERRY_CLOCK_SKEW_SECONDS", "60")) * 1000
-"""the largest clock skew, and the longest that an edit takes to reach its file"""
 FIRST_LOG_MS = 120_000
 """the longest that a region server takes from its start to its first log"""
 LONGEST_LOG_MS = 26 * 3600 * 1000
 """how long before a window a file that holds its edits may begin (`hbase.regionserver.logroll.period`: an hour)"""
 
 
-def covering(files: Iterable[WalFile], start_ms: int, end_ms: int) -> list[WalFile]:
-    """The files that may hold entries written in a span: a group's file ends where its next one begins."""
+def covering(files: Iterable[WalFile], start_ms: int, end_ms: int, skew_ms: int) -> list[WalFile]:
+    """The files that may hold entries written in a span: a group's file ends where its next one begins.
+
+    `skew_ms`: the largest clock skew, and the longest that an edit takes to reach its file (`LogTimes`).
+    """
     groups: dict[str, list[WalFile]] = defaultdict(list)
     for file in files:
         groups[file.group].append(file)
@@ -31,14 +31,19 @@ def covering(files: Iterable[WalFile], start_ms: int, end_ms: int) -> list[WalFi
     for group in groups.values():
         group.sort(key=lambda file: file.number)
         for file, following in zip(group, [*group[1:], None], strict=True):
-            ends = following.number + SKEW_MS if following else None
-            if file.number - SKEW_MS < end_ms and (ends is None or ends > start_ms):
+            ends = following.number + skew_ms if following else None
+            if file.number - skew_ms < end_ms and (ends is None or ends > start_ms):
                 found.append(file)
     return sorted(found, key=lambda file: (file.group, file.number))
 
 
 def missing_ranges(
-    files: Sequence[WalFile], alive: Collection[str], known: Sequence[WalFile], start_ms: int, end_ms: int
+    files: Sequence[WalFile],
+    alive: Collection[str],
+    known: Sequence[WalFile],
+    start_ms: int,
+    end_ms: int,
+    skew_ms: int,
 ) -> list[str]:
     """What is missing from the log of a span, as text. `known`: files that the ledger has ever seen.
 
@@ -54,7 +59,7 @@ def missing_ranges(
         last[file.group] = max(last.get(file.group, 0), file.number)
     gone = [
         file
-        for file in covering({f.name: f for f in (*known, *files)}.values(), start_ms, end_ms)
+        for file in covering({f.name: f for f in (*known, *files)}.values(), start_ms, end_ms, skew_ms)
         if file.name not in present
         and (file.length or file.server in alive or file.group not in left or file.number < last[file.group])
     ]
@@ -65,14 +70,14 @@ def missing_ranges(
         firsts[file.server] = min(file.number, firsts.get(file.server, file.number))
     for server, first in sorted(firsts.items()):
         begins = max(start_ms, int(server.rpartition(",")[2]) + FIRST_LOG_MS)
-        if server in alive and server not in named and begins < min(first - SKEW_MS, end_ms):
+        if server in alive and server not in named and begins < min(first - skew_ms, end_ms):
             missing.append(f"logs of {server} from {iso(begins)} to {iso(min(first, end_ms))}")
     return missing
 
 
-def known_files(ledger: Ledger, runs: Collection[str], start_ms: int, end_ms: int) -> list[WalFile]:
+def known_files(ledger: Ledger, runs: Collection[str], start_ms: int, end_ms: int, skew_ms: int) -> list[WalFile]:
     """Files that any of these runs has seen and that may hold entries of a span."""
-    seen = ledger.files_between(runs, start_ms - LONGEST_LOG_MS, end_ms + SKEW_MS)
+    seen = ledger.files_between(runs, start_ms - LONGEST_LOG_MS, end_ms + skew_ms)
     return [as_listed(file) for file in seen]
 
 

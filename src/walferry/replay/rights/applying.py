@@ -55,8 +55,8 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
 
     Raises FollowedTwiceError while another run follows a log into one of them.
     """
-    limits = limits_of(run.spec.writer_kind)
-    target = run.spec.target.address()
+    limits = limits_of(run.spec.writer_kind, run.writing)
+    target = run.target_address()
     names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in pairs}
     run.ledger.leases.require_alone(names.values())
     with lease.hold(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
@@ -26,14 +26,12 @@ from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.apply.window_rows import WindowRows, WriteTimes
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import iso, now_ms
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError, WalKeyError
 from walferry.formats.markers import Marker
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Ledger, Quarantined, QuarantineItem, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
-from walferry.replay.log import window_log
 from walferry.replay.log.cut import await_archive, cut_log, record_seen
 from walferry.replay.log.lineage import FamiliesOf, created, families_of, follow
 from walferry.replay.log.settled import OtherRuns, appliers, look_at_others, reads, require_no_overlap
@@ -48,6 +46,9 @@ from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec, TimeWindow
 from walferry.spark.session import LateSession, must_open
 from walferry.wal.files import Place, WalFile, list_wals
+
+if TYPE_CHECKING:
+    from walferry.settings import LogTimes
 
 OWNER = "window"
 """owner of all windows' runs: anybody who repeats a window continues the unfinished run"""
@@ -66,6 +67,7 @@ class WindowPlan:
     """What a replay of the window would read. Times in ms since 1970 UTC."""
 
     window: TimeWindow
+    complete_at_ms: int
     files: list[WalFile]
     """those that may hold edits of the window, by group and number"""
     unsealed: list[str]
@@ -98,16 +100,17 @@ def planned(spec: ResolvedSpec) -> RunRecord:
     return RunRecord(name, name, OWNER, spec.as_recorded(), "running", False, "", now_ms(), None, "window")
 
 
-def complete_at_ms(window: TimeWindow) -> int:
+def complete_at_ms(window: TimeWindow, times: LogTimes) -> int:
     """When a window may be replayed, at the earliest."""
-    return window.end_ms + window_log.SKEW_MS
+    return window.end_ms + times.clock_skew_ms
 
 
 def plan_window(run: Run) -> WindowPlan:
     """Look up what a replay of the run's window needs; changes nothing, and does not fail if something is missing."""
     window = window_of(run)
     files = list_wals(run.source_files, run.wal_root)
-    wanted = covering(files, window.start_ms, window.end_ms)
+    skew_ms = run.log_times.clock_skew_ms
+    wanted = covering(files, window.start_ms, window.end_ms, skew_ms)
     runs = appliers(run)
     others = look_at_others(run, runs, files)
     names = {file.name for file in wanted}
@@ -120,13 +123,19 @@ def plan_window(run: Run) -> WindowPlan:
     readers = [other.run_id for other in ledger.runs() if reads(other, source)]
     return WindowPlan(
         window=window,
+        complete_at_ms=complete_at_ms(window, run.log_times),
         files=wanted,
         unsealed=[f.name for f in (*wanted, *along) if f.place is Place.LIVE and newest[f.group] == f.name],
         others=others,
         along=along,
         missing=[
             *missing_ranges(
-                files, alive, known_files(ledger, readers, window.start_ms, end_ms), window.start_ms, end_ms
+                files,
+                alive,
+                known_files(ledger, readers, window.start_ms, end_ms, skew_ms),
+                window.start_ms,
+                end_ms,
+                skew_ms,
             ),
             *(f"{file.name}, whose edits the target has from another run" for file in others.gone),
         ],
@@ -143,8 +152,8 @@ def window_plan_facts(plan: WindowPlan) -> dict[str, Any]:
     """A plan as plain values, for `--dry-run`."""
     return {
         "window": str(plan.window),
-        "complete_at": iso(complete_at_ms(plan.window)),
-        "complete": now_ms() >= complete_at_ms(plan.window),
+        "complete_at": iso(plan.complete_at_ms),
+        "complete": now_ms() >= plan.complete_at_ms,
         "files": len(plan.files),
         "bytes": plan.size,
         "to_be_rolled": plan.unsealed,
@@ -168,9 +177,9 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
     window = window_of(run)
 
     def work() -> dict[str, Any]:
-        wait_ms = complete_at_ms(window) - now_ms()
+        at_ms = complete_at_ms(window, run.log_times)
+        wait_ms = at_ms - now_ms()
         if wait_ms > 0:
-            at_ms = complete_at_ms(window)
             raise WindowOpenError(
                 f"the window {window} is complete at {iso(at_ms)}, in {wait_ms / 1000:.0f} s", complete_at_ms=at_ms
             )
@@ -212,7 +221,7 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
     require_no_overlap(run, appliers(run))
     plan = plan_window(run)
     _require_log(run, plan)
-    if not is_small((*plan.files, *plan.along), WriteLimits()):
+    if not is_small((*plan.files, *plan.along), run.writing.here_bytes):
         spark.begin()
     if plan.unsealed:
         cut_log(run)
@@ -225,7 +234,7 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
         # What another run has applied is sealed: open files were begun by the cut above, or later.
         files = [*plan.files, *(file for file in plan.along if file.name not in plan.unsealed)]
         record_seen(run, files, sealed={file.name for file in files})
-        if not is_small(files, route.limits):
+        if not is_small(files, route.limits.here_bytes):
             route = shared_by_workers(run, route, spark())
         released = run.ledger.quarantine.items("released")
         if any(item.resolution == "rpc" for item in released):

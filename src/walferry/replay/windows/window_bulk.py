@@ -55,7 +55,7 @@ def apply_in_bulk(
     require_one_history: Callable[[Sequence[FileIndex]], None],
 ) -> WindowApplied:
     """Apply what is left of a window's edits in bulk; as `window_pieces.apply_in_pieces`."""
-    session = None if is_small(task.files, task.route.limits) else spark()
+    session = None if is_small(task.files, task.route.limits.here_bytes) else spark()
     place = place_here if session is None else partial(place_in_bulk, session)
     fence = fence_of(run, task.route)
     planned_from = digest_of(task, released, "bulk")

@@ -21,7 +21,6 @@ from walferry.apply.by_group import GroupTask
 from walferry.apply.by_row import RowsApplied, RowTask, index_files, place_rows
 from walferry.apply.index import FileIndex, InWindow, merge
 from walferry.apply.outcomes import FileReport, Refusal
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger import Piece, WalRange
@@ -131,7 +130,7 @@ def apply_in_pieces(
 
     Spark is asked for when it is needed: not if the files are small and nothing has to be sorted.
     """
-    session = None if is_small(task.files, task.route.limits) else spark()
+    session = None if is_small(task.files, task.route.limits.here_bytes) else spark()
     fence = fence_of(run, task.route)
     planned_from = digest_of(task, released)
     found = kept_plan(run, planned_from, fence)
@@ -162,9 +161,9 @@ def apply_in_pieces(
 # ------------------------------------------------------------------ plan
 
 
-def is_small(files: Iterable[WalFile], limits: WriteLimits) -> bool:
+def is_small(files: Iterable[WalFile], here_bytes: int) -> bool:
     """Whether this process reads files sooner by itself than Spark starts, and applies them about as soon."""
-    return sum(file.length for file in files) <= limits.here_bytes
+    return sum(file.length for file in files) <= here_bytes
 
 
 def digest_of(task: RowTask, released: Collection[tuple[int, str | None]], *more: str) -> str:

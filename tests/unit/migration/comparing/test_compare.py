@@ -27,6 +27,7 @@ from walferry.migration.sides.digest import NOTHING, SHOWN_ROWS, Outcome, RangeP
 from walferry.migration.sides.row_sides import Bounds, Compressed, RowSides
 from walferry.run.heartbeat import beating
 from walferry.run.run import Run
+from walferry.settings import Writing
 
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
 
@@ -180,10 +181,10 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
     monkeypatch.setattr(compare, "_began", lambda *_: ComparedTable("t", 0, "verify", 0, 0, "", 9_000, 9_000, 0))
     monkeypatch.setattr(compare, "_both_sides", lambda *_: ([], []))
     monkeypatch.setattr(compare, "_differing", lambda *_: (len(rows), rows))
-    address = SimpleNamespace(address=lambda: HERE)
     run: Any = SimpleNamespace(
         source_address=lambda workers: HERE,
-        spec=SimpleNamespace(target=address),
+        target_address=lambda: HERE,
+        writing=Writing.read(),
         source=SimpleNamespace(describe=lambda table: None, held_bytes=dict),
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
@@ -231,6 +232,7 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
 
     verified: list[set[str]] = []
     run: Any = SimpleNamespace(
+        writing=Writing.read(),
         source=SimpleNamespace(describe=lambda table: None, held_bytes=dict),
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),

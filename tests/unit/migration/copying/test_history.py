@@ -103,10 +103,7 @@ def test_a_comparison_in_which_cells_expired_is_done_again_and_one_that_differs_
 ) -> None:
     pair, found = TablePair(source="t", target="o"), [outcome(0), outcome(2)]
     monkeypatch.setattr(history, "compare_stored", lambda *_: found)
-    address = SimpleNamespace(address=lambda: None)
-    run = SimpleNamespace(
-        pair=lambda table: pair, source_address=lambda workers: None, spec=SimpleNamespace(target=address)
-    )
+    run = SimpleNamespace(pair=lambda table: pair, source_address=lambda workers: None, target_address=lambda: None)
     regions = [SnapshotRegion(name, b"", b"", ()) for name in ("r", "s")]
     compared = partial(history._compared, cast(Run, run), None, "t", pb.SnapshotDataManifest(), regions)
     with pytest.raises(TransientError, match="2 cells of o expired while they were compared"):

@@ -11,7 +11,6 @@ import pytest
 from kazoo.client import KazooClient
 
 from unit.replay.memory_zookeeper import MemoryZooKeeper, Session
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.hbase.address import ClusterAddress
 from walferry.replay.rights import claims, dirty
 from walferry.replay.rights.claims import Claims, Confirmation
@@ -24,6 +23,7 @@ from walferry.replay.rights.lease import (
     hold,
     supersede,
 )
+from write_limits import write_limits
 
 TABLE, L = "shop:orders", 10.0
 TARGET = ClusterAddress("zk:1")
@@ -184,7 +184,7 @@ def test_one_thread_asks_while_the_others_go_on(claim: Confirmation, held: Lease
 
 
 def test_a_successor_waits_for_the_claim_the_request_and_what_the_server_has_begun() -> None:
-    assert WriteLimits(claim_seconds=1, request_seconds=2, settle_seconds=4).quiet_seconds == 7
+    assert write_limits(claim_seconds=1, request_seconds=2, settle_seconds=4).quiet_seconds == 7
 
 
 # ---- with a ZooKeeper
@@ -306,7 +306,7 @@ def test_late_rows_are_marked_by_a_session_of_their_own(
     opened: list[KazooClient] = []
 
     class Own:
-        def __init__(self, hosts: str, znode: str) -> None:
+        def __init__(self, hosts: str, znode: str, *, session_seconds: float) -> None:
             opened.append(zookeeper.session())
             self.client = opened[-1]
 

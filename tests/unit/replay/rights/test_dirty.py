@@ -32,7 +32,7 @@ class Ensemble:
         ensemble = self
 
         class Own:
-            def __init__(self, hosts: str, znode: str) -> None:
+            def __init__(self, hosts: str, znode: str, *, session_seconds: float) -> None:
                 ensemble.sessions += 1
 
             @property

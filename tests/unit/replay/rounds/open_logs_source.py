@@ -20,12 +20,13 @@ from walferry.run.progress.lag import Followed, ahead_of
 from walferry.run.run import Run
 from walferry.storage import FileStatus, Local
 from walferry.wal.files import WalFile, list_live
+from write_limits import write_limits
 
 TABLE = "shop:orders"
 SERVERS = ("rs,1,1", "rs,1,2", "rs,1,3")
 NOW = 1_790_000_000_000
 HERE = ClusterAddress("127.0.0.1:1")
-ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE}, Guard())
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE}, Guard(), write_limits())
 LINES = {TABLE: {f"region of {server}": f"{server} 1" for server in SERVERS}}
 ALL = frozenset(LINES[TABLE])
 WALS = Path(__file__).parents[3] / "fixtures" / "wal"

@@ -33,6 +33,7 @@ from walferry.replay.rounds.batch import begin_batch, continue_batch
 from walferry.replay.rounds.batch_work import Batch
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile
+from write_limits import write_limits
 
 TABLE, OTHER = "shop:orders", "shop:users"
 GROUP = "rs%2C1%2C2"
@@ -40,7 +41,7 @@ SPARK = cast(
     SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, cancelAllJobs=lambda: None))
 )
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
-ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE, OTHER: OTHER}, Guard())
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE, OTHER: OTHER}, Guard(), write_limits())
 A, B = "a" * 32, "b" * 32
 
 

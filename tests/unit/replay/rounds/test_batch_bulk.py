@@ -21,7 +21,6 @@ from walferry.apply.numbers import NumberSpan
 from walferry.apply.outcomes import FileReport, Refusal, TableTally
 from walferry.apply.region_events import RegionEvent
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import GapError, TransientError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.hbase.address import ClusterAddress
@@ -42,11 +41,12 @@ from walferry.replay.rounds.batch_work import Batch
 from walferry.run.run import Run
 from walferry.storage import PermissionDeniedError
 from walferry.wal.files import Place, WalFile
+from write_limits import write_limits
 
 TABLE = "shop:orders"
 REGION = "a" * 32
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
-ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE}, Guard(), WriteLimits(piece_bytes=30 << 20))
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE}, Guard(), write_limits(piece_bytes=30 << 20))
 SPARK = cast(
     SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, cancelAllJobs=lambda: None))
 )

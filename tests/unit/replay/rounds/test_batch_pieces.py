@@ -18,7 +18,6 @@ from walferry.apply.by_row import RowsApplied, RowTask
 from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally
 from walferry.apply.prefix import Sent
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import DamagedInputError, GapError, TransientError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
@@ -38,12 +37,13 @@ from walferry.run.notes.sent_early import SentEarly, note_sent, sent_early
 from walferry.run.progress.batch_progress import batch_progress
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile
+from write_limits import write_limits
 
 CALM, MOVING = "shop:users", "shop:orders"
 TABLES = {CALM: CALM, MOVING: MOVING}
 STILL, MOVED = "a" * 32, "b" * 32
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
-ROUTE = Route(HERE, "/hbase", (1, 2), HERE, TABLES, Guard(), WriteLimits(piece_bytes=100))
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, TABLES, Guard(), write_limits(piece_bytes=100))
 SPARK = cast(
     SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, cancelAllJobs=lambda: None))
 )

@@ -15,7 +15,6 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from unit.replay.rights.test_durability import Source, Target
 from unit.spark_stand_in import SPARK
-from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import GateShutError, WalferryError
 from walferry.ledger import Ledger, Round
 from walferry.replay.rights import applying, dirty, standstill
@@ -25,6 +24,7 @@ from walferry.replay.rounds.rounds import NotCutError
 from walferry.run.notes.sent_early import SentEarly, compared, note_sent, sent_early
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
+from write_limits import write_limits
 
 PATIENCE = 20.0
 
@@ -62,7 +62,7 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
 ) -> None:
     url, pause = f"sqlite:///{tmp_path / 'ledger.db'}", threading.Event().wait
     monkeypatch.setattr(time, "sleep", lambda seconds: pause(min(seconds, 0.02)))
-    monkeypatch.setattr(applying, "limits_of", lambda *_: WriteLimits(request_seconds=0.1, settle_seconds=0))
+    monkeypatch.setattr(applying, "limits_of", lambda *_: write_limits(request_seconds=0.1, settle_seconds=0))
     monkeypatch.setattr(applying, "remove_staged", lambda run, pairs: None)  # there is no file system
     replaying: list[str] = []
     rounds: list[str] = []

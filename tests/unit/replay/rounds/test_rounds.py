@@ -29,6 +29,7 @@ from walferry.replay.rounds.rounds import _pending, mark_overtaken
 from walferry.run.run import Run
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
+from write_limits import write_limits
 
 TABLE = "shop:orders"
 SERVER = Server("rs", 1, 2)
@@ -370,7 +371,7 @@ def test_a_file_that_turns_up_after_newer_ones_of_its_group_were_applied_makes_t
     files = {file.name: as_listed(file) for file in run.ledger.log.files()}
     guard = Guard()
     here = ClusterAddress("127.0.0.1:1")
-    route = Route(here, "/hbase", (1, 2), here, {TABLE: "there:orders"}, guard)
+    route = Route(here, "/hbase", (1, 2), here, {TABLE: "there:orders"}, guard, write_limits())
     mark_overtaken(run, route, [files[unrelated]])
     assert guard.dirty == []
     mark_overtaken(run, route, [files[late], files[unrelated]])

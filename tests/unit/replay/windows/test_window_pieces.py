@@ -36,6 +36,7 @@ from walferry.replay.windows.window_pieces import WindowApplied, apply_in_pieces
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile
 from walferry.wal.open import Wal
+from write_limits import write_limits
 
 T = "t1"
 HOME = Server("rs", 1, 2)
@@ -46,7 +47,7 @@ FILES = tuple(WalFile(f"{g}.{n}", g, g, n, f"/{g}.{n}", Place.ARCHIVED, 10) for 
 SPAN = WriteTimes(10, 20)
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
 TASK = RowTask(
-    Route(HERE, "/hbase", (1, 2), HERE, {T: T}, Guard(), WriteLimits(piece_bytes=10, here_bytes=1)),
+    Route(HERE, "/hbase", (1, 2), HERE, {T: T}, Guard(), write_limits(piece_bytes=10, here_bytes=1)),
     FILES,
     window=WindowRows(SPAN),
 )
@@ -225,8 +226,8 @@ def test_every_other_region_goes_by_row(
 @pytest.mark.parametrize(
     ("limits", "small"),
     [
-        (WriteLimits(piece_bytes=10, here_bytes=30), True),
-        (WriteLimits(piece_bytes=10, here_bytes=29), False),
+        (write_limits(piece_bytes=10, here_bytes=30), True),
+        (write_limits(piece_bytes=10, here_bytes=29), False),
     ],
     ids=["small", "large"],
 )
@@ -247,7 +248,7 @@ def test_a_small_window_of_which_nothing_is_to_be_sorted_starts_no_spark(run: Ru
     def spark() -> SparkSession:
         raise AssertionError("Spark was started")
 
-    small = replace(TASK, route=replace(TASK.route, limits=WriteLimits(piece_bytes=10)))
+    small = replace(TASK, route=replace(TASK.route, limits=write_limits(piece_bytes=10)))
     apply_in_pieces(run, spark, small, len(FILES), frozenset(), lambda indexes: None)
     assert made.order == ["a.1"]
 
