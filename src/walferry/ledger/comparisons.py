@@ -41,16 +41,9 @@ class Comparisons:
         heads = self._store.table("compared_tables")
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
-            # Ledgers older than this table have comparisons without a head.
-            last = [
-                connection.execute(
-                    select(func.max(kept.c.attempt)).where(
-                        kept.c.run_id == self._run_id, kept.c.table_name == compared.table
-                    )
-                ).scalar_one()
-                for kept in (heads, self._store.table("comparisons"))
-            ]
-            compared = replace(compared, attempt=max(number or 0 for number in last) + 1)
+            of_table = (heads.c.run_id == self._run_id, heads.c.table_name == compared.table)
+            newest = connection.execute(select(func.max(heads.c.attempt)).where(*of_table)).scalar_one()
+            compared = replace(compared, attempt=(newest or 0) + 1)
             key = {"run_id": self._run_id, "attempt": compared.attempt}
             connection.execute(insert(heads), [to_columns(compared) | key])
             for name, items in (("comparisons", ranges), ("differences", differences)):

@@ -75,8 +75,8 @@ class Database:
         """Open `url` and migrate it; without `create` only open it.
 
         Raises UsageError for a URL that is not a SQLite file or a PostgreSQL database, for a schema newer than this
-        walferry and, without `create`, for a missing ledger or an older schema; TransientError when the database does
-        not answer.
+        walferry, for a ledger from before 0.1.0 and, without `create`, for a missing ledger or an older schema;
+        TransientError when the database does not answer.
         """
         parsed = _parse_url(url)
         self.url = parsed.render_as_string(hide_password=True)
@@ -130,6 +130,15 @@ class Database:
         known = _migrations()
         with self.read() as connection:
             current, name = _schema_version(connection)
+            unreleased = current > 0 and _is_unreleased(connection)
+        if unreleased:
+            raise UsageError(
+                f"a walferry from before 0.1.0 made the ledger {self.url} (schema {current}, {name}), and this one "
+                "cannot read it: end its unfinished runs with the walferry that made it, keep it as the record of its "
+                "runs, and name another ledger for new runs (WALFERRY_LEDGER)",
+                ledger=self.url,
+                schema=current,
+            )
         if current > max(known):
             raise UsageError(
                 f"the ledger {self.url} has schema {current} ({name}), newer than the {max(known)} that this walferry "
@@ -176,6 +185,15 @@ def _schema_version(connection: Connection) -> tuple[int, str]:
         text("SELECT version, name FROM schema_versions ORDER BY version DESC LIMIT 1")
     ).one_or_none()
     return (int(row.version), str(row.name)) if row else (0, "")
+
+
+def _is_unreleased(connection: Connection) -> bool:
+    """Whether a walferry from before 0.1.0 made the ledger: its files 1 to 30 were different ones.
+
+    File 2 was 0002_run_kinds and created `notes`. So a ledger that stopped at file 1 lacks that table.
+    """
+    run_kinds = text("SELECT COUNT(*) FROM schema_versions WHERE name = '0002_run_kinds'")
+    return bool(connection.execute(run_kinds).scalar_one()) or not inspect(connection).has_table("notes")
 
 
 def _tables(connection: Connection) -> dict[str, Table]:

@@ -118,7 +118,8 @@ class Ledger:
 
         `url` is sqlite:////path or postgresql+psycopg2://…; `process.open_ledger` takes it from the environment.
         Readers open it without `create`: then nothing is created or migrated. Raises UsageError for a schema newer than
-        this walferry, for a URL of another kind and, without `create`, when there is no ledger with this schema.
+        this walferry, for a ledger from before 0.1.0, for a URL of another kind and, without `create`, when there is no
+        ledger with this schema.
         """
         return cls(Store(Database(url, create=create), actor or user_name()))
 

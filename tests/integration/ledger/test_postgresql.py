@@ -1,4 +1,4 @@
-"""Every promise of tests/unit/ledger, but for those about old SQLite files, kept by a real PostgreSQL."""
+"""Every promise of tests/unit/ledger, kept by a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from unit.ledger.test_passes import *  # noqa: F403
 from unit.ledger.test_phases import *  # noqa: F403
 from unit.ledger.test_quarantine import *  # noqa: F403
 from unit.ledger.test_rounds import *  # noqa: F403
+from unit.ledger.test_upgrade import *  # noqa: F403
 from walferry.ledger import Ledger
 
 pytestmark = pytest.mark.cluster
