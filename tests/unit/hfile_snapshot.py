@@ -11,7 +11,7 @@ from typing import Any
 
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import new_table
-from walferry.snapshots.files import region_name
+from walferry.snapshots.manifest import region_name
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "hfile"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pyspark.sql import SparkSession
 
-from walferry.apply.numbers import NumberSpans
+from walferry.apply.number_spans import NumberSpans
 from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
 from walferry.apply.prefix import Beginning, Sent, not_known, taken_back
 from walferry.apply.region_events import RegionEvent, region_events

@@ -35,7 +35,7 @@ from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
 from walferry.spark.fan_out import fan_out, job
-from walferry.spark.load import handing_over
+from walferry.spark.request_counts import handing_over
 from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from walferry.apply.numbers import NumberSpans
+from walferry.apply.number_spans import NumberSpans
 from walferry.apply.outcomes import FileReport, Moved, MovedEdits, Refusal, Tally, damage, unreadable_markers
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.errors import DamagedInputError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from walferry.apply.numbers import NumberSpan
+from walferry.apply.number_spans import NumberSpan
 from walferry.apply.region_events import RegionEvent
 from walferry.apply.written import WrittenRows
 from walferry.errors import DamagedInputError

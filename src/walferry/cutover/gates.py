@@ -153,7 +153,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
 
 
 def _see_target_log(run: Run) -> None:
-    """What is written at the target from here on is its clients' (`migration.explaining.clients`)."""
+    """What is written at the target from here on is its clients' (`migration.explaining.client_writes`)."""
     try:
         touched.look(run)
     except (WalferryError, OSError) as error:

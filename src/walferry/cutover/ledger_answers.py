@@ -12,7 +12,7 @@ from walferry.cutover.answer import Answer, Reason
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.repairing.repair import is_unfinished
 from walferry.migration.report import compared_tables
-from walferry.migration.touching.claims import reread_after_flush
+from walferry.migration.touching.equality import reread_after_flush
 from walferry.migration.touching.verified import verified
 from walferry.run.notes.copying_again import replaced_ms, waits_for_copying
 from walferry.run.notes.last_comparison import comparisons_of_phase

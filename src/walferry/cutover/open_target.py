@@ -143,7 +143,7 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
                 shown = f"{row!r}: {fault}" if fault else repr(row)
                 return _Compared(why=f"of what was touched last of {table}, {rows_differ(len(left))}, such as {shown}")
             explained = len(reads(sorted(found.differing))) if found.differing else 0
-            fragile = found.claim.fragile if found.claim is not None else NONE
+            fragile = found.equal.fragile if found.equal is not None else NONE
             after = store_files(run, table, fragile.marked)
             if stood_still(found.before, after, fragile) and explained == len(found.differing):
                 return _Compared(found.rows, explained, fragile=Fragile.of(fragile, after, found.differing))

@@ -15,7 +15,7 @@ from walferry import clock
 from walferry.cutover.answer import Answer, Reason
 from walferry.cutover.conditions import CONDITIONS, Condition, Origin
 from walferry.ledger import RunLedger
-from walferry.migration.touching.claims import reread_after_flush
+from walferry.migration.touching.equality import reread_after_flush
 from walferry.run.progress.write_stop import expected_write_stop
 
 _NOTE = "answers of the clusters"

@@ -16,7 +16,7 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
 from walferry.hbase.writer_kind import WriterKind
 from walferry.migration.planning.finding import Finding
-from walferry.migration.planning.source_log import codec_findings, peer_findings, stage_findings, wal_folder_findings
+from walferry.migration.planning.log_findings import codec_findings, peer_findings, stage_findings, wal_folder_findings
 from walferry.migration.planning.space import root_findings, size_of, space_findings, staging_findings
 from walferry.migration.planning.tables import (
     existing_findings,

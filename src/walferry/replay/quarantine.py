@@ -262,7 +262,7 @@ def _apply_table(
     events = [event for index in indexes if index.report.file in unread for event in index.report.events]
     has_hole = not task.cut_off.keys().isdisjoint(file.name for file in files)
     before = {} if has_hole else run.ledger.regions.known([table], (event.region for event in events))
-    after = lineage.follow_at(run.source, before, [] if has_hole else events)
+    after = lineage.trace_at(run.source, before, [] if has_hole else events)
     breaks = lineage.refusals_of({**after.breaks, **lineage.created(events, after.opens_past_closing)})
     refusals: Sequence[Refusal] = _passed_over(breaks, indexes, task, items.values())
     if not refusals:

@@ -17,7 +17,7 @@ from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column, number
 from walferry.formats.hfile import HFile
 from walferry.formats.resolve import ROW_SCHEMA, FamilyRules, Fate, resolve, rows_to_arrow
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.snapshots.files import (
+from walferry.snapshots.manifest import (
     SnapshotRegion,
     cells_of,
     common_rows,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from walferry.formats.resolve import row_sums
-from walferry.snapshots.files import SnapshotRegion
+from walferry.snapshots.manifest import SnapshotRegion
 from walferry.snapshots.reading import SnapshotPart, SnapshotQuery, chosen_cells, cut, regions_asked
 
 PART_BYTES = 64 << 20

@@ -38,8 +38,8 @@ from walferry.spark.wal_query import BATCH_BYTES, WalQuery
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, parse_wal_name
 from walferry.wal.live_tail import NO_LIMITS, LiveTail
+from walferry.wal.offsets import BatchLimits, FileSpan, Offset, between, missing
 from walferry.wal.open import Until, open_wal
-from walferry.wal.tail import BatchLimits, FileSpan, Offset, between, missing
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The log of a running HBase, followed: lists it, finds out how far its files can be read now. See `wal.tail`."""
+"""The log of a running HBase, followed: lists it, finds out how far its files can be read now. See `wal.offsets`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from walferry.errors import DamagedInputError, GapError, TransientError, UsageEr
 from walferry.storage import FileSystem
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, if_sealed, list_archive, list_live
-from walferry.wal.open import Until, Wal, ends_as_listed, open_wal
-from walferry.wal.tail import (
+from walferry.wal.offsets import (
     BatchLimits,
     CertainListing,
     Offset,
@@ -24,6 +23,7 @@ from walferry.wal.tail import (
     certain,
     is_news,
 )
+from walferry.wal.open import Until, Wal, ends_as_listed, open_wal
 
 BATCH_BYTES = 4 << 20
 LEAST_BATCH_BYTES = 1 << 16
@@ -120,7 +120,7 @@ class LiveTail:
 
 
 def list_certain(files: FileSystem, root: str, known: dict[str, int]) -> CertainListing:
-    """A listing that is complete below what was known before it began (`wal.tail.certain`).
+    """A listing that is complete below what was known before it began (`wal.offsets.certain`).
 
     `known`: the highest number of each group that was seen before; it learns those that are seen now.
     """
@@ -135,7 +135,7 @@ def list_certain(files: FileSystem, root: str, known: dict[str, int]) -> Certain
 
 
 class FileReach:
-    """How far files can be read now: `wal.tail.Reach`, by looking at them."""
+    """How far files can be read now: `wal.offsets.Reach`, by looking at them."""
 
     def __init__(self, files: FileSystem, root: str) -> None:
         self._files = files
@@ -146,7 +146,7 @@ class FileReach:
         self._failing: dict[str, float] = {}  # since when a file could not be read
 
     def __call__(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
-        """See `wal.tail.Reach`."""
+        """See `wal.offsets.Reach`."""
         try:
             found = self._reached(file, offset, most, whole_entry=whole_entry, newer=newer)
             self._failing.pop(file.name, None)

@@ -23,8 +23,8 @@ from walferry.formats.wal import EntryBatch
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, parse_wal_name
 from walferry.wal.live_tail import LiveTail
+from walferry.wal.offsets import FileSpan, Offset
 from walferry.wal.open import Until, Wal, open_wal
-from walferry.wal.tail import FileSpan, Offset
 
 MOST_ROWS = 300_000
 """of a table, that are named"""

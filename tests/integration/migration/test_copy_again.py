@@ -26,7 +26,7 @@ from walferry.migration.comparing.compare import compare
 from walferry.migration.repairing import copy_again as module
 from walferry.migration.repairing.copy_again import ask_copy_again, copied_again, copy_again, plan_copy_again
 from walferry.migration.report import render, summary
-from walferry.migration.touching.claims import standing_comparison
+from walferry.migration.touching.equality import standing_comparison
 from walferry.replay.rights.lease import LeaseHeldError
 from walferry.replay.rights.standstill import Standstill
 from walferry.replay.rounds.follower import replay

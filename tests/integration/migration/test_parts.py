@@ -48,7 +48,7 @@ def test_what_changed_in_regions_that_were_compared_before_the_stop_is_found_aft
     run = start_run(table, compare=by)
     fill(at_source, table)
     replay(run, spark, until=lambda: True)
-    first = Parts(run, table, lambda: False, claims=True)
+    first = Parts(run, table, lambda: False, keeps_equality=True)
     with pytest.raises(ComparisonStoppedError):
         compare(run, lambda: spark, table, parts=first)
     assert compared_so_far(run.ledger, table).startswith(f"2 of 4 regions of {table} are compared as a whole since ")
@@ -62,7 +62,7 @@ def test_what_changed_in_regions_that_were_compared_before_the_stop_is_found_aft
     at_target.put(table, [Cell(b"r16", b"f", b"q", b"by hand", 9)])  # in a region that is left
 
     with caplog.at_level(logging.INFO):
-        found = compare(run, lambda: spark, table, parts=Parts(run, table, claims=True))
+        found = compare(run, lambda: spark, table, parts=Parts(run, table, keeps_equality=True))
     assert f"{table}: 2 of 4 regions were compared before" in caplog.messages
     assert {item.row for item in found.differences if item.kind != "in-flight"} == {b"r16"}
     assert compared_so_far(run.ledger, table) == ""
@@ -93,7 +93,7 @@ def test_the_last_comparison_goes_on_with_the_regions_that_a_killed_process_has_
     at_target.put(table, [Cell(b"r01", b"f", b"q", b"spoilt", 9)])
     run.ledger.phases.start("compare", table)
     with pytest.raises(ComparisonStoppedError):
-        compare(run, lambda: spark, table, "phase", Parts(run, table, lambda: False, claims=False))
+        compare(run, lambda: spark, table, "phase", Parts(run, table, lambda: False, keeps_equality=False))
     at_target.put(table, [Cell(b"r16", b"f", b"q", b"spoilt", 9)])
     with caplog.at_level(logging.INFO):
         compare_last(run, lambda: spark, table)

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from unit.airflow.board_ledger import aborted, done, spec
 from walferry.airflow.board.app import HERE, REPAIR_DAG, NotLoggedInError, create_app
-from walferry.airflow.board.source import LedgerCache
+from walferry.airflow.board.ledger_cache import LedgerCache
 from walferry.airflow.dags import hbase_repair
 from walferry.ledger import Ledger
 

@@ -20,7 +20,7 @@ from walferry.migration.repairing import known_differences
 from walferry.migration.repairing.known_differences import StillDiffering
 from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.sides.store_files import NO_STORES, RegionFiles
-from walferry.migration.touching.claims import Claim
+from walferry.migration.touching.equality import Equality
 from walferry.replay.rights import applying
 from walferry.replay.rights.lease import LeaseHeldError, LeaseLostError
 from walferry.replay.rights.standstill import Standstill
@@ -91,8 +91,8 @@ class Readings:
     def _read(self, run: Run, table: str, since: object, watched: bool) -> TouchedRows:
         found = self._differ[min(self.made, len(self._differ) - 1)]
         self.made += 1
-        claim = Claim(TABLE, 1, self.fragile, NO_STORES, "")
-        return TouchedRows(frozenset(), rows=3, differing=found, claim=claim, before=[self._stored()])
+        equal = Equality(TABLE, 1, self.fragile, NO_STORES, "")
+        return TouchedRows(frozenset(), rows=3, differing=found, equal=equal, before=[self._stored()])
 
 
 @pytest.mark.parametrize(

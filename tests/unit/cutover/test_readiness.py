@@ -29,8 +29,8 @@ from walferry.ledger.rows import DifferenceKind
 from walferry.migration.report import compared_tables
 from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.sides.store_files import NO_STORES
-from walferry.migration.touching import claims
-from walferry.migration.touching.claims import Claim
+from walferry.migration.touching import equality
+from walferry.migration.touching.equality import Equality
 from walferry.run.notes.looks import note_look
 from walferry.run.notes.newest import note_newest
 from walferry.run.notes.spot_check import SpotCheck, note_spot_check
@@ -274,11 +274,11 @@ def test_with_readonly_rows_with_markers_are_read_again_in_the_stop_and_that_is_
     compare(run, took_s=7)
     short, told = readiness(run).write_stop, opening(run)
     of = run.comparisons.tables()[-1].attempt
-    marked = Claim(TABLE, of, RowSpans((RowSpan(b"a", b"g", marked=True),)), NO_STORES, "")
-    run.notes.keep(claims._CLAIM, marked.as_json(), TABLE)
+    marked = Equality(TABLE, of, RowSpans((RowSpan(b"a", b"g", marked=True),)), NO_STORES, "")
+    run.notes.keep(equality._NOTE, marked.as_json(), TABLE)
     assert opening(run) == told, "a marker of a column or a family hides the same after a flush"
     by_version = replace(marked, fragile=RowSpans((RowSpan(b"a", b"g", marked=True, by_version=True),)))
-    run.notes.keep(claims._CLAIM, by_version.as_json(), TABLE)
+    run.notes.keep(equality._NOTE, by_version.as_json(), TABLE)
     longer = readiness(run).write_stop
     assert short.most is not None
     assert longer.most is not None

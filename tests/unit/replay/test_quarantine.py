@@ -18,7 +18,7 @@ from walferry.errors import UsageError
 from walferry.formats.markers import Marker
 from walferry.ledger import Hold, Ledger, QuarantineItem, SeenFile
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
-from walferry.replay.log.lineage import changes, created, follow, refusals_of
+from walferry.replay.log.lineage import changes, created, refusals_of, trace
 from walferry.replay.quarantine import (
     _hold_again,
     _mark_applied,
@@ -180,7 +180,7 @@ def test_what_waited_as_a_whole_counts_its_entries_once_they_are_applied(run: Ru
     assert run.ledger.log.last_edit_ms() is None
 
     flushed = RegionEvent(Marker.FLUSH, FILE, 60, TABLE, "r9", 20, 1_500, frozenset({"f/f1"}))
-    told = changes({}, follow({}, [flushed], lambda table: ["f"]), [TABLE], {})
+    told = changes({}, trace({}, [flushed], lambda table: ["f"]), [TABLE], {})
     _mark_applied(run, TABLE, [index(flushed)], {FILE}, told, held)
     (still,) = [r for r in run.ledger.log.ranges() if r.table == TABLE]
     assert (still.state, still.entries, still.cells) == ("sealed", 2, 3), "another item holds it"

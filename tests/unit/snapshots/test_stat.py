@@ -13,7 +13,7 @@ from unit.hfile_snapshot import laid_out, stored
 from walferry.cli import app
 from walferry.errors import WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.snapshots.files import region_name
+from walferry.snapshots.manifest import region_name
 from walferry.snapshots.reading import SnapshotQuery
 from walferry.snapshots.stat import RegionCount, stat
 

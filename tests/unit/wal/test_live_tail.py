@@ -19,8 +19,8 @@ from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, parse_wal_name
 from walferry.wal.keys import KEY_HEX
 from walferry.wal.live_tail import NO_LIMITS, LiveTail
+from walferry.wal.offsets import BatchLimits, GroupPosition, Offset
 from walferry.wal.open import Until, open_wal
-from walferry.wal.tail import BatchLimits, GroupPosition, Offset
 
 SERVER = "rs,1,2"
 GROUP = "rs%2C1%2C2"

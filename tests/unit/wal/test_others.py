@@ -13,8 +13,8 @@ from walferry.errors import GapError
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.wal import others
+from walferry.wal.offsets import Offset
 from walferry.wal.others import LongLogError, cells_by_others, log_end, written_by_others
-from walferry.wal.tail import Offset
 
 KNOWN = UUID("9ee4b7f6-e7b2-4a47-a6ee-4b0f1a2c3d4e")
 OTHER = UUID("11111111-2222-3333-4444-555555555555")

@@ -18,7 +18,7 @@ from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from walferry.airflow.board.data import Pages, check_audit, overview, run_page
-from walferry.airflow.board.source import LedgerCache
+from walferry.airflow.board.ledger_cache import LedgerCache
 from walferry.errors import TransientError, WalferryError
 from walferry.migration.report import render, summary
 

@@ -33,7 +33,7 @@ from walferry.migration.sides.digest import (
     compare_pairs,
 )
 from walferry.migration.sides.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
-from walferry.migration.touching import claims
+from walferry.migration.touching import equality
 from walferry.replay.rights import dirty
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
@@ -138,7 +138,7 @@ def compare(
     `purpose`: "phase" only for the run's own phase, which is running now: the last gate uses no other comparison.
     `parts`: of a comparison to begin, or to go on with; raises the errors of `Parts.compared` then.
     """
-    start = parts.start if parts else Start.now(run, table, claims=_may_be_cut_over(run, purpose))
+    start = parts.start if parts else Start.now(run, table, keeps_equality=_may_be_cut_over(run, purpose))
     if start.begun is not None:
         run.known_rows.collect(table)
     before = _began(run, table, purpose, start.at_ms)
@@ -169,7 +169,7 @@ def compare(
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
     if start.begun is not None and result.names_all:  # those that differ are read again by the next look
         fragile = sum((outcome.fragile for outcome in outcomes), start.fragile)  # of parts, the start has them
-        if claims.keep_whole(run, start.begun, compared, fragile):
+        if equality.keep_whole(run, start.begun, compared, fragile):
             run.ledger.log.mark_verified(table, start.applied)
     elif not result.shuts_the_gate:
         run.ledger.log.mark_verified(table, start.applied)

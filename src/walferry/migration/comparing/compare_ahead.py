@@ -22,8 +22,8 @@ from walferry.migration.repairing.asked_repairs import answer_asked
 from walferry.migration.repairing.known_differences import MOST_ROWS, RepairMeans, repair_differing
 from walferry.migration.repairing.repair import ANY_REGION_BYTES
 from walferry.migration.touching import touched
-from walferry.migration.touching.claims import standing_comparison
-from walferry.migration.touching.touched import end_claim
+from walferry.migration.touching.equality import standing_comparison
+from walferry.migration.touching.touched import end_equality
 from walferry.replay.rights import dirty
 from walferry.replay.rights.standstill import NoStandstillError, Standstill
 from walferry.run.notes.copying_again import copying
@@ -225,7 +225,7 @@ class _CompareLoop:
                 return True
             try:
                 oldest_ms = self._pace.oldest_ms(self._run)
-                parts = Parts(self._run, table, lambda: self._between(table), oldest_ms, claims=True)
+                parts = Parts(self._run, table, lambda: self._between(table), oldest_ms, keeps_equality=True)
                 compare(self._run, self._spark, table, parts=parts)  # the look that follows repairs what still differs
             except ComparisonStoppedError:
                 return False
@@ -299,7 +299,7 @@ class _CompareLoop:
             if made is None or not marks:
                 continue
             if dirty.uncovered(run, marks, [made]) or counts_as_equal(run.ledger, pair.source):
-                end_claim(run, pair.source, marks[0].describe())
+                end_equality(run, pair.source, marks[0].describe())
 
     def _tell(self, text: str) -> None:
         if text != self._told:
@@ -381,7 +381,7 @@ def look(
         return 0.0
     if found.why:
         log.warning("%s: it is compared as a whole again", found.why)
-        end_claim(run, table, found.why)
+        end_equality(run, table, found.why)
         return 0.0
     began, waited = steady_s(), standstill.waited_s
     before = last_look(run.ledger, table)

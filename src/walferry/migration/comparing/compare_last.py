@@ -45,7 +45,7 @@ def compare_last(run: Run, spark: Callable[[], SparkSession], table: str, stands
 
 def _compare(run: Run, spark: Callable[[], SparkSession], table: str) -> TableComparison:
     """A process that was killed may have compared some of the regions."""
-    return compare(run, spark, table, "phase", Parts(run, table, claims=False))
+    return compare(run, spark, table, "phase", Parts(run, table, keeps_equality=False))
 
 
 def _repair_found(run: Run, standstill: Standstill, result: TableComparison) -> int:

@@ -1,7 +1,7 @@
 """A whole comparison in parts: each region is recorded as soon as it is compared, so that another process goes on with
 the regions that are left.
 
-While the log is followed, what is claimed of all of them begins where the first process began to read, so it does not
+While the log is followed, their equality counts from where the first process began to read, so it does not
 matter that they are read at different times. Between two parts, what was written since is read again: little of it is
 left at the end, however long the whole takes. After the drain the source stands still: whatever was read since then of
 a table counts.
@@ -26,7 +26,7 @@ from walferry.ledger import RunLedger
 from walferry.migration.comparing.written_rows import differing, files_with, read_written, uncovered
 from walferry.migration.sides.digest import Outcome, RangePair
 from walferry.migration.sides.fragile_rows import NONE, RowSpans
-from walferry.migration.touching.claims import Begun, begin_whole, why_outdated
+from walferry.migration.touching.equality import Begun, begin_whole, why_outdated
 from walferry.replay.rights import dirty
 from walferry.run.notes.last_comparison import last_drain
 from walferry.run.progress.comparing_ahead import end_so_far, note_so_far, told_so_far_ms
@@ -67,15 +67,15 @@ class Start:
     """the logs whose edits of the table the target had by then, and that no comparison covers yet; and those whose rows
     were read between two parts"""
     begun: Begun | None
-    """what the claim is based on; None: none is made"""
+    """what their equality is based on; None: none is recorded"""
     fragile: RowSpans = NONE
     """of the parts, and of the rows that were read between two of them"""
 
     @classmethod
-    def now(cls, run: Run, table: str, *, claims: bool, stage: str = "") -> Start:
+    def now(cls, run: Run, table: str, *, keeps_equality: bool, stage: str = "") -> Start:
         """A start at this moment."""
         marks = _mark_names(run, table)
-        begun = begin_whole(run, table) if claims else None
+        begun = begin_whole(run, table) if keeps_equality else None
         at_ms = now_ms()
         return cls(uuid4().hex, stage, at_ms, marks, frozenset(uncovered(run, table)), begun)
 
@@ -109,26 +109,32 @@ class Parts:
     """The parts of a whole comparison of one table, some of them perhaps compared by a process before this one."""
 
     def __init__(
-        self, run: Run, table: str, between: Callable[[], bool] = lambda: True, oldest_ms: float = 0, *, claims: bool
+        self,
+        run: Run,
+        table: str,
+        between: Callable[[], bool] = lambda: True,
+        oldest_ms: float = 0,
+        *,
+        keeps_equality: bool,
     ) -> None:
         """`between` is called between two parts, and may take its time; if it returns False, the comparison is stopped.
-        One that was begun before `oldest_ms` is not gone on with. `claims`: the log is followed; otherwise it is
-        applied to its end."""
+        One that was begun before `oldest_ms` is not gone on with. `keeps_equality`: the log is followed; otherwise it
+        is applied to its end."""
         self._run = run
         self._table = table
         self._between = between
-        self._claims = claims
+        self._keeps_equality = keeps_equality
         self._read_s = steady_s()
         self.seconds = 0.0
         """that it took to read the parts"""
         kept = run.ledger.notes.get(_BEGUN, table)
         if kept is None or not self._goes_on(Start.from_json(kept), oldest_ms):
             drop_parts(run.ledger, table)
-            self._keep(Start.now(run, table, claims=claims, stage=self._stage()))
+            self._keep(Start.now(run, table, keeps_equality=keeps_equality, stage=self._stage()))
 
     def _stage(self) -> str:
         """Which drain was the last one, up to which end fence; "" while the log is followed."""
-        if self._claims:
+        if self._keeps_equality:
             return ""
         attempt, fence = last_drain(self._run.ledger)
         return f"drain {attempt} {fence}"
@@ -141,7 +147,7 @@ class Parts:
         if not why and not _mark_names(self._run, self._table) <= start.marks:
             why = "rows have become dirty since"
         last_ms = told_so_far_ms(self._run.ledger, self._table) or start.at_ms
-        if not why and not self._claims and now_ms() - last_ms > 1000 * REST_SECONDS:
+        if not why and not self._keeps_equality and now_ms() - last_ms > 1000 * REST_SECONDS:
             why = "nothing of it was compared for long"
         if why := why or self._read_meanwhile():
             log.info("%s is compared from its first region on again: %s", self._table, why)

@@ -30,8 +30,8 @@ from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.migration.sides.row_sides import Bounds, differing_cells, row_sides
 from walferry.migration.sides.store_files import Files, store_files
 from walferry.migration.sides.stored_sides import rules_of
-from walferry.migration.touching import claims
-from walferry.migration.touching.claims import Claim, ToRead
+from walferry.migration.touching import equality
+from walferry.migration.touching.equality import Equality, ToRead
 from walferry.replay.log.cut import as_listed
 from walferry.run.notes.looks import last_look
 from walferry.run.notes.newest import note_newest
@@ -70,8 +70,8 @@ class TouchedRows:
     """why they could not be compared; the others say nothing then"""
     also: ToRead | None = None
     """what else was touched"""
-    claim: Claim | None = None
-    """what is claimed of the table if none of them differs for an unknown reason"""
+    equal: Equality | None = None
+    """what is known to be equal of the table if none of them differs for an unknown reason"""
     by_file: Mapping[str, pa.Array] = field(default_factory=dict)
     """the rows that each log holds"""
     log_bytes: int = 0
@@ -83,8 +83,8 @@ class TouchedRows:
     def keep(self, run: Run, table: str, but: Collection[bytes] = ()) -> None:
         """Record that none does, but for some: the next comparison begins here, and reads again the logs that hold one
         of those."""
-        if not but and self.also is not None and self.claim is not None:
-            claims.keep_read(run, self.also, self.claim)
+        if not but and self.also is not None and self.equal is not None:
+            equality.keep_read(run, self.also, self.equal)
         run.ledger.log.mark_verified(table, self.files - files_with(self.by_file, but))
 
 
@@ -101,7 +101,7 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     log_bytes = _unread_bytes(run, table, files)
     if why := _too_much_log(table, log_bytes):
         return TouchedRows(frozenset(names), why=why)
-    also = claims.to_read(run, table, since)
+    also = equality.to_read(run, table, since)
     if isinstance(also, str):
         return TouchedRows(frozenset(names), why=also)
     if why := _too_large(run, table, also.ranges):
@@ -119,7 +119,7 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     before: Sequence[Files] = ()
     if watched:  # what may hold markers afterwards is read now, or held some before
         spans = RowSpans.of(
-            [*RowSpans.of_rows(rows), *(RowSpan(*one) for one in also.ranges), *also.claim.fragile.marked]
+            [*RowSpans.of_rows(rows), *(RowSpan(*one) for one in also.ranges), *also.equal.fragile.marked]
         )
         before = (also.files, store_files(run, table, spans))  # what is due was judged by the first ones
     found = _read(run, table, rows, also.ranges)
@@ -132,7 +132,7 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
             steady_s() - began, log_bytes / 1e6, len(found.differing),
         )  # fmt: skip
     return TouchedRows(
-        frozenset(names), found.rows, found.size, found.differing, also=also, claim=also.after(rows, found.fragile),
+        frozenset(names), found.rows, found.size, found.differing, also=also, equal=also.after(rows, found.fragile),
         by_file=by_file, log_bytes=log_bytes, before=before,
     )  # fmt: skip
 

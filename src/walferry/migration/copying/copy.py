@@ -28,7 +28,7 @@ from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.log.lineage import know_snapshot
 from walferry.replay.rights import lease
 from walferry.run.run import Run, archive_folder, data_folder
-from walferry.snapshots.files import read_manifest, region_name, size_of, stored
+from walferry.snapshots.manifest import read_manifest, region_name, size_of, stored
 from walferry.spark.clients import workers
 from walferry.spark.session import session_for
 from walferry.storage import FileSystem

@@ -38,9 +38,9 @@ from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.pieces.bulk_pieces import keeping_deleted, store_formats
 from walferry.replay.pieces.pieces import run_pieces
 from walferry.replay.rights.applying import is_paused, leased, remove_staged
-from walferry.replay.rights.throttle import sending
+from walferry.replay.rights.throttle_share import sending
 from walferry.run.run import Run
-from walferry.snapshots.files import SnapshotRegion, StoreFile, cells_of, read_manifest, size_of, snapshot_regions
+from walferry.snapshots.manifest import SnapshotRegion, StoreFile, cells_of, read_manifest, size_of, snapshot_regions
 from walferry.spark.byte_counts import count_bytes
 from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import AT_ONCE_HERE, cancel_jobs, fan_out, progress_line

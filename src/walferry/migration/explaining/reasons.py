@@ -18,7 +18,7 @@ from walferry.clock import CLOCKS_APART_MS, now_ms
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Difference
-from walferry.migration.explaining.clients import edits_of_clients
+from walferry.migration.explaining.client_writes import edits_of_clients
 from walferry.migration.explaining.explain import IN_FLIGHT, classify
 from walferry.migration.explaining.since_opening import changed_since
 from walferry.migration.explaining.wal_lookup import look_up

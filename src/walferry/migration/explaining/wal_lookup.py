@@ -32,7 +32,7 @@ from walferry.run.facts import fence_facts
 from walferry.run.run import Run
 from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import fan_out, job
-from walferry.spark.load import handing_over
+from walferry.spark.request_counts import handing_over
 from walferry.spark.session import session_for
 from walferry.wal.files import Place, WalFile, list_wals
 from walferry.wal.open import Until, edits_of, open_wal

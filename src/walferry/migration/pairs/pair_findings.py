@@ -39,7 +39,7 @@ def differing_rows(count: int) -> str:
 
 
 def findings(ledger: RunLedger, most: int) -> dict[str, Any]:
-    """What is known of each table since the last pass: rows that differ, regions read whole, the oldest claims.
+    """What is known of each table since the last pass: rows that differ, regions read whole, the oldest knowledge.
 
     `most`: rows and regions that are named.
     """

@@ -24,8 +24,8 @@ from walferry.spark.clients import shared_files
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
 from walferry.wal.live_tail import list_certain
+from walferry.wal.offsets import CertainListing
 from walferry.wal.open import Until, open_wal
-from walferry.wal.tail import CertainListing
 
 ROWS_PER_REGION = 50_000
 """written in one region and named; of more, the whole region is read"""

@@ -59,7 +59,7 @@ from walferry.run.spec import ResolvedSpec
 from walferry.spark.clients import workers
 from walferry.spark.fan_out import fan_out
 from walferry.spark.session import session_for
-from walferry.wal.tail import CertainListing
+from walferry.wal.offsets import CertainListing
 
 log = logging.getLogger(__name__)
 
@@ -123,15 +123,15 @@ class PassPlan:
     """A pass before anything is read: regions, what is known of them, and both logs."""
 
     sights: Sequence[Sight]
-    claims: Mapping[tuple[str, str], PassRegion]
+    known_regions: Mapping[tuple[str, str], PassRegion]
     source: _SideLog
     target: _SideLog
     whole_every_ms: float
 
     def news(self, sight: Sight, read: _News) -> _News:
         """What the logs say of a region since it was last read: what was `read` of them, and what is missing."""
-        claim = self.claims.get(sight.name)
-        position = claim.position if claim else 0
+        known = self.known_regions.get(sight.name)
+        position = known.position if known else 0
         source, target = (
             replace(of, gaps=side.gaps.get(position, {}))
             for side, of in zip((self.source, self.target), read, strict=True)
@@ -140,7 +140,9 @@ class PassPlan:
 
     def why(self, sight: Sight, read: _News = _NOTHING_READ) -> str:
         """Why a region must be read whole."""
-        return why_whole(sight, self.claims.get(sight.name), *self.news(sight, read), now_ms(), self.whole_every_ms)
+        return why_whole(
+            sight, self.known_regions.get(sight.name), *self.news(sight, read), now_ms(), self.whole_every_ms
+        )
 
 
 def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
@@ -154,9 +156,9 @@ def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
         for sight in sights(pair.source, pair.target, run.source.regions(pair.source), run.target.regions(pair.target))
     ]  # fmt: skip
     names = {sight.name for sight in seen}
-    claims = {(known.table, known.region): known for known in run.ledger.passes.regions()}
-    claims = {name: known for name, known in claims.items() if name in names}
-    used = {known.position for known in claims.values()}
+    known_regions = {(known.table, known.region): known for known in run.ledger.passes.regions()}
+    known_regions = {name: known for name, known in known_regions.items() if name in names}
+    used = {known.position for known in known_regions.values()}
     positions = [position for number, position in run.ledger.passes.positions().items() if number in used]
     days = whole_every_days
     if days is None:
@@ -164,7 +166,7 @@ def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
     held_bytes = run.source.held_bytes()
     held = sum(held_bytes.get(pair.source, 0) for pair in run.tables)
     source, target = (look_into_log(run, side, positions, held) for side in ("source", "target"))
-    return PassPlan(seen, claims, source, target, days * DAY_MS)
+    return PassPlan(seen, known_regions, source, target, days * DAY_MS)
 
 
 def look_into_log(run: Run, side: str, positions: Sequence[PassPosition], held: int) -> _SideLog:
@@ -328,13 +330,13 @@ def _work(
     differed: Sequence[PassDifference],
 ) -> Iterator[Todo]:
     """Every region that this pass has not read yet."""
-    known: dict[tuple[str, str], set[bytes]] = {}
+    before: dict[tuple[str, str], set[bytes]] = {}
     for row in differed:
-        known.setdefault((row.table, row.region), set()).add(row.row)
+        before.setdefault((row.table, row.region), set()).add(row.row)
     for sight in plan.sights:
-        claim = plan.claims.get(sight.name)
-        if claim is not None and claim.number == current.number:
+        known = plan.known_regions.get(sight.name)
+        if known is not None and known.number == current.number:
             continue
         why = plan.why(sight, news) or (CROWDED if sight.name in written.let_go else "")
-        rows = () if why else tuple(sorted(written.rows.get(sight.name, set()) | known.get(sight.name, set())))
-        yield Todo(sight, claim, why, rows, became_fragile(sight, *news))
+        rows = () if why else tuple(sorted(written.rows.get(sight.name, set()) | before.get(sight.name, set())))
+        yield Todo(sight, known, why, rows, became_fragile(sight, *news))

@@ -68,7 +68,7 @@ def sights(table: str, target_table: str, source: Iterable[Region], target: Iter
 
 @dataclass(frozen=True)
 class SideNews:
-    """What one side's log says since a claim."""
+    """What one side's log says since a region was last read."""
 
     gaps: Mapping[str, str] = field(default_factory=dict)
     """server: why part of its log is missing"""
@@ -80,18 +80,18 @@ class SideNews:
 
 
 def why_whole(
-    sight: Sight, claim: PassRegion | None, source: SideNews, target: SideNews, now_ms: int, whole_every_ms: float
+    sight: Sight, known: PassRegion | None, source: SideNews, target: SideNews, now_ms: int, whole_every_ms: float
 ) -> str:
     """Why a region must be read whole; "" if what was written since is enough."""
-    if claim is None or claim.target_table != sight.target_table:
+    if known is None or known.target_table != sight.target_table:
         return NEW
-    if claim.lines == "" or claim.lines != sight.lines:
+    if known.lines == "" or known.lines != sight.lines:
         return MOVED
-    if claim.unnamed:
+    if known.unnamed:
         return OVERFLOWN
-    if now_ms - claim.whole_ms >= whole_every_ms:
-        return f"last read whole {(now_ms - claim.whole_ms) / DAY_MS:.1f} days ago"
-    fragile = claim.fragile or became_fragile(sight, source, target)
+    if now_ms - known.whole_ms >= whole_every_ms:
+        return f"last read whole {(now_ms - known.whole_ms) / DAY_MS:.1f} days ago"
+    fragile = known.fragile or became_fragile(sight, source, target)
     for side, news, region, name in _of_both(sight, source, target):
         if region.server is not None and (gap := news.gaps.get(region.server.name)):
             return f"{side}: {gap}"

@@ -33,7 +33,7 @@ class Todo:
     """A region to be read: whole (`why`), or these rows of it."""
 
     sight: Sight
-    claim: PassRegion | None
+    known: PassRegion | None
     why: str
     rows: tuple[bytes, ...]
     fragile: bool
@@ -90,13 +90,13 @@ def _region(
     sight, at_ms = item.sight, now_ms()
     rows = sorted({row for one in reads for row in one.outcome.rows})[:NAMED_ROWS]
     differing = sum(one.outcome.differing for one in reads)
-    whole_ms = at_ms if item.why or item.claim is None else item.claim.whole_ms
+    whole_ms = at_ms if item.why or item.known is None else item.known.whole_ms
     fragile = item.fragile or any(one.fragile for one in reads)
-    if not item.why and item.claim is not None:
-        fragile = fragile or item.claim.fragile
+    if not item.why and item.known is not None:
+        fragile = fragile or item.known.fragile
     region = PassRegion(
         sight.table, sight.region.encoded, sight.target_table, sight.region.start, sight.region.end, sight.lines,
-        current.number, position, bool(item.why), item.why, whole_ms, item.claim.clean_ms if item.claim else None,
+        current.number, position, bool(item.why), item.why, whole_ms, item.known.clean_ms if item.known else None,
         sum(one.rows for one in reads), sum(one.size for one in reads), fragile, differing - len(rows),
     )  # fmt: skip
     return region, [

@@ -1,4 +1,4 @@
-"""What a plan looks at: the source's log (`source_log`), the tables (`tables`), and file systems (`space`).
+"""What a plan looks at: the source's log (`log_findings`), the tables (`tables`), and file systems (`space`).
 
 Each function yields findings (`finding`) and changes nothing; `migration.plan` asks them.
 """

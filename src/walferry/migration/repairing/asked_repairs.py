@@ -57,7 +57,7 @@ class Ways:
     """None where that is not possible now"""
     why_not: str = ""
 
-    def describe(self) -> list[str]:
+    def lines(self) -> list[str]:
         """As lines."""
         rows, regions = amount(self.rows, "row"), amount(self.regions, "region")
         much = f"{self.sent_bytes / 1e6:.1f} MB are sent"
@@ -97,7 +97,7 @@ class RepairOutcome:
         elif not self.dry_run:
             repaired = len(self.rows) - self.faults
             lines.append(f"repaired: {repaired} of {len(self.rows)}. A comparison shows whether more differ")
-        return [*lines, *(line for way in self.ways for line in way.describe())]
+        return [*lines, *(line for way in self.ways for line in way.lines())]
 
     def facts(self) -> dict[str, Any]:
         """As plain values."""

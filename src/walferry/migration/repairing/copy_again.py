@@ -32,7 +32,7 @@ from walferry.hbase.scan import last_row
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger.batches import Change
 from walferry.migration.copying.copy import await_open
-from walferry.migration.touching.touched import end_claim
+from walferry.migration.touching.touched import end_equality
 from walferry.refusals import ANY_TABLE
 from walferry.replay.quarantine import held_regions
 from walferry.replay.rights.applying import fence_of, is_paused
@@ -148,7 +148,7 @@ def ask_copy_again(run: Run, table: str, reason: str, request: str = "") -> Copy
     asked = Copying(run.actor, reason, now_ms(), new_nonce(), request=request)
     asked.begin(run.ledger, table)
     run.ledger.audit(run.actor, "copy again", {"table": table, "reason": reason})
-    end_claim(run, table, f"{table} is copied again")
+    end_equality(run, table, f"{table} is copied again")
     return asked
 
 
@@ -164,7 +164,7 @@ def give_up(run: Run, table: str, reason: str, *, dry_run: bool = False) -> Copy
         return now
     give_up_copying(run.ledger, table)
     run.ledger.audit(run.actor, "give up copying again", {"table": table, "reason": reason}, now.describe())
-    end_claim(run, table, f"{table} was not copied again to its end ({now.describe()})")
+    end_equality(run, table, f"{table} was not copied again to its end ({now.describe()})")
     return now
 
 
@@ -282,8 +282,8 @@ def go_on(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]
 
 def _finish(work: _Work, done: Copying, fence: Change) -> Copying:
     run, table = work.run, work.table
-    # Of this moment, so that no comparison that began before it makes the claim good again.
-    end_claim(run, table, f"{table} was copied again at {shown_utc(now_ms())}")
+    # Of this moment, so that no comparison that began before it makes the table count as equal again.
+    end_equality(run, table, f"{table} was copied again at {shown_utc(now_ms())}")
     end_copying(run.ledger, table, done, fence)
     run.ledger.audit(run.actor, "copied again", {"table": table, "cells": done.cells, "bytes": done.size})
     log.info(
@@ -346,7 +346,7 @@ def _empty(work: _Work, route: Route) -> None:
         emptied = replace(now, emptied=True, open=(), rest=b"", regions=0, cells=0, size=0, seconds=0.0, fault="")
         emptied.advance(run.ledger, work.table, fence)
         note_replaced(run.ledger, work.table)
-        end_claim(run, work.table, f"{work.table} is emptied, and copied again")
+        end_equality(run, work.table, f"{work.table} is emptied, and copied again")
         log.info("target table %s is emptied, and copied again: %s", name, now.reason or "no reason given")
 
 

@@ -34,7 +34,7 @@ from walferry.formats.resolve import FamilyRules
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.ledger import RepairedRow, RunLedger
-from walferry.migration.explaining.clients import edits_of_clients
+from walferry.migration.explaining.client_writes import edits_of_clients
 from walferry.migration.explaining.explain import Clients
 from walferry.migration.repairing.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
 from walferry.migration.sides.row_sides import Bounds

@@ -25,7 +25,14 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger.rows import ClusterSide, Purpose
 from walferry.migration.sides.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair, Taken, compare_pair, scans
 from walferry.run.run import Run
-from walferry.snapshots.files import SnapshotRegion, cells_of, common_rows, read_manifest, rows_inside, snapshot_regions
+from walferry.snapshots.manifest import (
+    SnapshotRegion,
+    cells_of,
+    common_rows,
+    read_manifest,
+    rows_inside,
+    snapshot_regions,
+)
 from walferry.spark.clients import shared_files
 from walferry.spark.fan_out import fan_out
 from walferry.storage import FileSystem

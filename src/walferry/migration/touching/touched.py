@@ -4,8 +4,8 @@
 - Regions of a server, on either side, that counts new mutations which skip the log, or of these (`unlogged_rows`) the
   rows with new cells.
 
-They are read again with what the log wrote (`written_rows`). What cannot be named ends what is claimed of a table
-(`claims`): it is compared as a whole again. All of it is a note in the ledger, so that another process goes on there.
+They are read again with what the log wrote (`written_rows`). What cannot be named ends the equality of a table
+(`equality`): it is compared as a whole again. All of it is a note in the ledger, so that another process goes on there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from walferry.migration.touching.unlogged_rows import in_doubt, oldest_unseen_ms
 from walferry.replay.keeping.retention import retention_of
 from walferry.run.run import Run
 from walferry.run.sides import SIDES, client_at, name_at
+from walferry.wal.offsets import Offset
 from walferry.wal.others import WrittenByOthers, log_end, written_by_others
-from walferry.wal.tail import Offset
 
 log = logging.getLogger(__name__)
 
@@ -288,6 +288,6 @@ def skips_log(run: Run) -> bool:
     return bool(Seen.of(run.ledger).skipped)
 
 
-def end_claim(run: Run, table: str, why: str) -> None:
+def end_equality(run: Run, table: str, why: str) -> None:
     """Have a table compared as a whole again."""
     Seen.change(run.ledger, lambda seen: seen.voiding({table: why}))

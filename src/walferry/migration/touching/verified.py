@@ -11,7 +11,7 @@ from walferry.amounts import amount, rows_differ
 from walferry.clock import duration, now_ms, shown_utc
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable, RunLedger, source_tables
-from walferry.migration.touching.claims import Claim, why_void
+from walferry.migration.touching.equality import Equality, why_void
 from walferry.migration.touching.touched import Seen
 from walferry.run.notes.last_comparison import whole_comparison
 from walferry.run.notes.looks import fault_now, last_look
@@ -92,8 +92,8 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
     if len(waiting):
         spans = sum(not span.is_row for span in waiting)
         parts.append(f"still to be read again: {amount(len(waiting) - spans, 'row')} and {amount(spans, 'range')}")
-    if claim := Claim.find(ledger, whole):
-        rows, ranges = len(claim.fragile.rows), len(claim.fragile.ranges)
+    if equal := Equality.find(ledger, whole):
+        rows, ranges = len(equal.fragile.rows), len(equal.fragile.ranges)
         if rows or ranges:
             parts.append(
                 f"a compaction or the end of a TTL would touch {amount(rows, 'row')} and {amount(ranges, 'range')}"

@@ -110,7 +110,7 @@ class Lineage:
         return any(self.opened.get(sign, 0) > region.closed_sequence for sign in signs)
 
 
-def follow(
+def trace(
     known: Known,
     events: Iterable[RegionEvent],
     families: FamiliesOf,
@@ -172,10 +172,10 @@ def _begun(events: Sequence[RegionEvent]) -> frozenset[tuple[RegionKey, int]]:
     )
 
 
-def follow_at(source: HBaseClient, known: Known, events: Iterable[RegionEvent]) -> Lineage:
-    """`follow` with what the source can tell: its version, and the families of its tables."""
+def trace_at(source: HBaseClient, known: Known, events: Iterable[RegionEvent]) -> Lineage:
+    """`trace` with what the source can tell: its version, and the families of its tables."""
     past_closing = source.release.opens_past_closing
-    return follow(known, events, partial(families_of, source), opens_past_closing=past_closing)
+    return trace(known, events, partial(families_of, source), opens_past_closing=past_closing)
 
 
 def _held(opening: RegionEvent) -> Iterator[Hashable]:

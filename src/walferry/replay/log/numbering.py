@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from walferry.amounts import amount
-from walferry.apply.numbers import NumberSpan, in_order
+from walferry.apply.number_spans import NumberSpan, in_order
 from walferry.apply.outcomes import FileReport
 from walferry.clock import now_ms
 from walferry.errors import UsageError
@@ -42,7 +42,7 @@ EMPTY_FLUSHES = 3
 """of a region to which nothing was written since its last marker, besides one per minute"""
 
 
-def follow(run: Run, reports: Sequence[FileReport], tables: Collection[str]) -> Change:
+def number_change(run: Run, reports: Sequence[FileReport], tables: Collection[str]) -> Change:
     """What to record of these reports on these tables, with the files themselves: how far each region goes, and gaps.
 
     A table of which a file could not be read to its end, or was left out, begins anew: quarantine accounts for that.

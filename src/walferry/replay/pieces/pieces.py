@@ -19,7 +19,7 @@ from walferry.apply.route import Route
 from walferry.ledger import Piece
 from walferry.ledger.batches import Change
 from walferry.replay.rights.applying import is_paused
-from walferry.replay.rights.throttle import sending
+from walferry.replay.rights.throttle_share import sending
 from walferry.run.run import Run
 from walferry.spark.fan_out import AT_ONCE_HERE, cancel_jobs
 from walferry.wal.files import WalFile

@@ -20,7 +20,7 @@ from walferry.ledger.batches import Change, in_one
 from walferry.replay.rights import lease
 from walferry.replay.rights.claims import Claims
 from walferry.replay.rights.durability import give_back, make_durable
-from walferry.replay.rights.throttle import node_of, publishing
+from walferry.replay.rights.throttle_share import node_of, publishing
 from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import TablePair

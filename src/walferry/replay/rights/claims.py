@@ -23,7 +23,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.replay.rights import lease
 from walferry.replay.rights.dirty import DirtyRows, mark
 from walferry.replay.rights.lease import Attempt, HeldLease, LeaseLostError, LeaseUnknownError, Watch
-from walferry.replay.rights.throttle import Turns, turns_at
+from walferry.replay.rights.throttle_share import Turns, turns_at
 from walferry.spark.clients import shared_client
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Claims:
     attempt: Attempt | None = None
     """at a Spark task; None in the driver"""
     throttle: str | None = None
-    """the node of `replay.rights.throttle`; None: there is none"""
+    """the node of `replay.rights.throttle_share`; None: there is none"""
 
     def of_attempt(self, task: str, number: int) -> Claims:
         """The claims of one attempt at a Spark task.

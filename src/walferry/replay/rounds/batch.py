@@ -201,7 +201,7 @@ def _record_group(
     now = _at_first(lineage.refusals_of(after.breaks), now)
     now += [untouched(file, stopped) for file in files if stopped]
     done = run.ledger.batches.done(piece.number, outcome.model_dump_json(), work.fence)
-    record(run, now, in_one(numbering.follow(run, now, calm), done), told)
+    record(run, now, in_one(numbering.number_change(run, now, calm), done), told)
     return outcome
 
 
@@ -209,7 +209,7 @@ def _look_at_closed(work: Work) -> None:
     """Stop calm tables that began a new history: whether closed regions continued is known by the time of the cut."""
     run, batch = work.run, work.batch
     known = run.ledger.regions.known(batch.calm - work.stopped())
-    closed = lineage.follow_at(run.source, known, [])
+    closed = lineage.trace_at(run.source, known, [])
     _stop(work, (), lineage.find_breaks(closed, batch.regions, partial(regions_if_exists, run.source)))
 
 
@@ -337,7 +337,7 @@ def _record(work: Work, started_ms: int, groups: Sequence[_GroupDone], refusals:
     before, after = follow(work, parts, tables)
     pieces = run.ledger.batches.pieces()
     work.guard()
-    end = in_one(numbering.follow(run, parts, tables), run.ledger.batches.end(work.fence))
+    end = in_one(numbering.number_change(run, parts, tables), run.ledger.batches.end(work.fence))
     record(run, parts, end, lineage.changes(before, after, tables, batch.regions))
     keep_lines(run, "applied", batch.before)
     ended_ms, tallies = now_ms(), [tally for part in parts if part.complete for tally in part.tallies]

@@ -93,4 +93,4 @@ def follow(work: Work, reports: Sequence[FileReport], tables: Collection[str]) -
     """What was known of the regions of these tables before the reports, and what they show."""
     events = [event for report in reports if report.complete for event in report.events if event.table in tables]
     before = work.run.ledger.regions.known(tables, (event.region for event in events))
-    return before, lineage.follow_at(work.run.source, before, events)
+    return before, lineage.trace_at(work.run.source, before, events)

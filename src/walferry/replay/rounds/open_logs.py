@@ -59,7 +59,7 @@ from walferry.hbase.errors import may_be_under_way
 from walferry.ledger.batches import Change
 from walferry.refusals import ANY_REGION
 from walferry.replay.log.cut import Cut, server_of, standing
-from walferry.replay.log.lineage import follow_at
+from walferry.replay.log.lineage import trace_at
 from walferry.replay.quarantine import held_regions
 from walferry.replay.rights.applying import is_paused
 from walferry.replay.rights.dirty import UnmarkedRowsError
@@ -474,7 +474,7 @@ class OpenLogs:
         """Whether a region holds what it held before it opened, by what the log has shown up to now (R11)."""
         events = [event for tail in self._every for event in tail.events if event.region == region]
         known = self._run.ledger.regions.known({event.table for event in events}, [region])
-        return not follow_at(self._run.source, known, events).breaks
+        return not trace_at(self._run.source, known, events).breaks
 
     def _covered(self, moment_ms: int) -> None:
         """Record that the target has everything that was written before a moment."""

@@ -15,7 +15,7 @@ from walferry.errors import WalferryError
 from walferry.formats.wal import EntryBatch
 from walferry.replay.log.cut import Cut
 from walferry.run.notes.sent_early import SentEarly
-from walferry.run.progress.lag import Followed
+from walferry.run.progress.lag import TailProgress
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, by_number
 from walferry.wal.open import Until, Wal, open_wal
@@ -45,7 +45,7 @@ class OpenTail:
         """it has its trailer, and was read up to there"""
         self.events: list[RegionEvent] = []
         """of the tables that are followed, from its beginning on"""
-        self.followed = Followed(server=file.server)
+        self.followed = TailProgress(server=file.server)
         self._shown_after_ms: int | None = None
 
     def is_before(self, cut: Cut) -> bool:

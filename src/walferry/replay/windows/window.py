@@ -33,7 +33,7 @@ from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Ledger, Quarantined, QuarantineItem, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay.log.cut import await_archive, cut_log, record_seen
-from walferry.replay.log.lineage import FamiliesOf, created, families_of, follow
+from walferry.replay.log.lineage import FamiliesOf, created, families_of, trace
 from walferry.replay.log.settled import OtherRuns, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.log.window_log import covering, known_files, missing_ranges, window_of
 from walferry.replay.pieces.bulk_pieces import bulk_faults
@@ -296,7 +296,7 @@ def _require_one_history(
     if all(index.report.complete for index in indexes):
         # Only the window's own times are read without a hole; what was compacted away may be in any file.
         compacted = [replace(e, files=frozenset()) for e in events if e.kind is Marker.COMPACTION and e not in inside]
-        told = follow({}, [*inside, *compacted], families, has_holes=True, opens_past_closing=opens_past_closing)
+        told = trace({}, [*inside, *compacted], families, has_holes=True, opens_past_closing=opens_past_closing)
         found += told.breaks.values()
     last = {event.table: event for event in sorted(found, key=lambda event: event.write_time)}
     for index in indexes:

@@ -25,7 +25,7 @@ class Lag:
     longest: float | None
 
 
-class Followed(BaseModel):
+class TailProgress(BaseModel):
     """How far the open log of a WAL group is followed, and how long that took in the newest pass, in ms."""
 
     model_config = ConfigDict(frozen=True)
@@ -50,7 +50,7 @@ class Ahead(BaseModel):
     """the target has everything that was written before this moment; 0: not known"""
     longest_ms: int = 0
     """the longest lag since following began"""
-    groups: Mapping[str, Followed] = {}
+    groups: Mapping[str, TailProgress] = {}
     """how far each is followed"""
     fault: str = ""
     """why none is, until the next round"""
@@ -65,7 +65,7 @@ class Ahead(BaseModel):
             }
         )
 
-    def having(self, groups: Mapping[str, Followed]) -> Ahead:
+    def having(self, groups: Mapping[str, TailProgress]) -> Ahead:
         """The same with these groups."""
         return self.model_copy(update={"groups": groups})
 
@@ -156,7 +156,7 @@ def lag_split(lag: Lag, groups: Sequence[LagSplit]) -> LagSplit | None:
     return None if lag.seconds is None or not groups else _split(groups[0], lag.seconds)
 
 
-def _of_group(group: str, followed: Followed, now: int) -> LagSplit:
+def _of_group(group: str, followed: TailProgress, now: int) -> LagSplit:
     sending = max(0, now - followed.sending_since_ms) if followed.sending_since_ms else 0
     shown = None if followed.shown_after_ms is None else followed.shown_after_ms / 1000
     read, apply = followed.read_ms / 1000, (followed.apply_ms + sending) / 1000

@@ -10,7 +10,7 @@ from walferry.refusals import RefusalKind
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import SILENT_SECONDS
 from walferry.run.notes.last_comparison import comparisons_of_phase
-from walferry.run.notes.pairs import last_pass, verdict
+from walferry.run.notes.last_pass import last_pass, verdict
 from walferry.run.progress.backlog import unapplied
 from walferry.run.progress.missing_numbers import undecided, way_on
 from walferry.run.progress.next_step import DO_WHAT_IT_SAYS, OPEN_STAYS, again_by, in_airflow, way_on_if_rows_differ

@@ -15,8 +15,8 @@ from walferry.ledger import RunLedger
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration.comparing import compare_ahead
 from walferry.migration.sides.fragile_rows import NONE
-from walferry.migration.touching import claims, touched
-from walferry.migration.touching.claims import Begun
+from walferry.migration.touching import equality, touched
+from walferry.migration.touching.equality import Begun
 from walferry.replay.rights import dirty
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.run import Run
@@ -35,7 +35,7 @@ class Comparisons:
         self.failures: list[Exception] = []
         monkeypatch.setattr(compare_ahead, "compare", self.whole)
         monkeypatch.setattr(compare_ahead, "look", self.written)
-        monkeypatch.setattr(compare_ahead, "Parts", lambda *_, claims: None)
+        monkeypatch.setattr(compare_ahead, "Parts", lambda *_, keeps_equality: None)
         monkeypatch.setattr(touched, "look", lambda _: None)
         self.marks: list[dirty.DirtyRows] = []
         monkeypatch.setattr(dirty, "marks_of", lambda _: list(self.marks))
@@ -51,7 +51,7 @@ class Comparisons:
         else:
             compare(run.ledger, table=table)
         if self.counts:
-            claim(run, table)
+            found_equal(run, table)
         dirty.compared(run, run.ledger.comparisons.tables()[-1], self.marks, equal=False)
         if not self.finds:
             self.marks.clear()
@@ -66,11 +66,11 @@ class Comparisons:
         return self.took if looks else 0.0
 
 
-def claim(run: Run, table: str = TABLE) -> None:
+def found_equal(run: Run, table: str = TABLE) -> None:
     """What touches the table after its newest comparison is known."""
     made = [one for one in run.ledger.comparisons.tables() if one.table == table][-1]
-    known, claimed = touched.Seen.of(run.ledger).known(table), claims._claimed(run.ledger, table)
-    assert claims.keep_whole(run, Begun(known, [], "rules", claimed), made, NONE)
+    known, claimed = touched.Seen.of(run.ledger).known(table), equality._claimed(run.ledger, table)
+    assert equality.keep_whole(run, Begun(known, [], "rules", claimed), made, NONE)
 
 
 def run_of(ledger: RunLedger) -> Run:

@@ -8,7 +8,15 @@ import time
 import pytest
 
 from unit.cutover.test_readiness import TABLE, compare, following, noes, texts
-from unit.migration.comparing.compared_ahead import OTHER, Comparisons, claim, comparing, end_phase, run_of, wait_until
+from unit.migration.comparing.compared_ahead import (
+    OTHER,
+    Comparisons,
+    comparing,
+    end_phase,
+    found_equal,
+    run_of,
+    wait_until,
+)
 from walferry import clock
 from walferry.clock import now_ms
 from walferry.errors import TransientError
@@ -18,7 +26,7 @@ from walferry.migration.comparing.compare_ahead import _Pace, look
 from walferry.migration.comparing.written_rows import TouchedRows
 from walferry.migration.explaining.explain import UNEXPLAINED
 from walferry.migration.touching import touched
-from walferry.migration.touching.claims import standing_comparison
+from walferry.migration.touching.equality import standing_comparison
 from walferry.replay.rights import dirty
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.notes.looks import note_look
@@ -46,7 +54,7 @@ def test_a_process_that_goes_on_shuts_the_gate_only_for_what_was_left(
     """While a person is asked for the approval, the process that follows may be killed and started again."""
     ledger = following(book)
     compare(ledger)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     if killed:
         note_comparing_ahead(ledger, [TABLE], [TABLE])
     comparisons.may_look.clear()
@@ -118,7 +126,7 @@ def test_a_resumed_run_that_is_approved_is_compared_until_the_writes_stop(
     """Hole: it compared nothing ahead, so that the write stop included all that was written since."""
     ledger = following(book)
     compare(ledger)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     end_phase(ledger, "approve")
     with comparing(ledger):
         wait_until(lambda: len(comparisons.made) > 3)
@@ -151,8 +159,8 @@ def test_a_table_whose_comparisons_do_not_count_is_compared_again_until_one_does
 def test_a_table_is_compared_as_a_whole_again_when_its_claim_has_ended(book: Ledger, comparisons: Comparisons) -> None:
     ledger = following(book)
     compare(ledger)
-    claim(run_of(ledger))
-    touched.end_claim(run_of(ledger), TABLE, "its log is gone")
+    found_equal(run_of(ledger))
+    touched.end_equality(run_of(ledger), TABLE, "its log is gone")
     with comparing(ledger):
         wait_until(lambda: not left_to_compare(ledger))
     assert comparisons.made == [f"whole {TABLE}", f"written {TABLE}"]
@@ -165,7 +173,7 @@ def test_a_table_of_dirty_rows_is_compared_as_a_whole_at_first_and_once_what_dif
     monkeypatch.setattr(compare_ahead, "BETWEEN_SECONDS", 0.01)
     ledger = following(book)
     compare(ledger)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     with comparing(ledger):
         wait_until(lambda: comparisons.made)
         assert f"whole {TABLE}" not in comparisons.made
@@ -205,7 +213,7 @@ def test_a_comparison_is_renewed_before_it_is_too_old_for_the_gate(
 ) -> None:
     ledger = following(book, max_comparison_age=600)
     compare(ledger)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     later = clock.now_ms() + age_s * 1000
     monkeypatch.setattr(compare_ahead, "now_ms", lambda: later)
     assert _Pace().of(run_of(ledger), TABLE) is due
@@ -214,7 +222,7 @@ def test_a_comparison_is_renewed_before_it_is_too_old_for_the_gate(
 def test_what_cannot_be_named_ends_the_claim(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = following(book)
     compare(ledger)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     monkeypatch.setattr(compare_ahead, "compare_written", lambda *_: TouchedRows(frozenset(), why="2000 MB of log"))
     look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=True)  # type: ignore[arg-type,return-value]
     assert standing_comparison(ledger, TABLE) is None

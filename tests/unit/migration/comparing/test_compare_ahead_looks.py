@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from unit.cutover.test_readiness import TABLE, compare, following, noes
-from unit.migration.comparing.compared_ahead import OTHER, Comparisons, claim, comparing, run_of, wait_until
+from unit.migration.comparing.compared_ahead import OTHER, Comparisons, comparing, found_equal, run_of, wait_until
 from unit.migration.repairing.test_known_differences import Clusters
 from walferry.errors import TransientError
 from walferry.ledger import Ledger, RunLedger
@@ -65,7 +65,7 @@ def test_the_first_look_after_a_whole_comparison_reads_the_log_even_if_it_rests(
     """Otherwise the rows that the comparison found would count as under way."""
     ledger = following(book)
     compare(ledger, "unexplained", age_s=120)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     looked(ledger, {b"0": "cells"}, looks=False)
     assert "comparison" in noes(ledger)
 
@@ -75,7 +75,7 @@ def test_a_row_that_differs_alike_while_the_log_rests_from_being_read_shuts_the_
 ) -> None:
     ledger = following(book)
     compare(ledger, age_s=120)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     looked(ledger, {})
     looked(ledger, {b"0": "cells"}, looks=False)
     assert not noes(ledger), "it may be under way"
@@ -89,7 +89,7 @@ def test_waiting_for_the_replay_to_rest_does_not_count_as_looking(
     """Hole: a repair waited half a minute for a dead server's log to be cut, and rows that differed rested six."""
     ledger = following(book)
     compare(ledger)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     now, waited = [100.0], [7.0]
     monkeypatch.setattr(compare_ahead, "steady_s", lambda: now[0])
     monkeypatch.setattr(Standstill, "waited_s", property(lambda _: waited[0]))
@@ -109,7 +109,7 @@ def test_a_look_that_did_not_read_the_log_is_no_turn(
     """Hole: it takes some milliseconds, too, and a table that had only those was put behind the first one again."""
     ledger = following(book)
     compare(ledger, age_s=120)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     now = iter(range(1000))
     monkeypatch.setattr(compare_ahead, "steady_s", lambda: float(next(now)))
     assert looked(ledger, {}) == 0.0, "no row differs"
@@ -151,7 +151,7 @@ def test_rows_without_an_explanation_stay_a_reason_until_a_look_has_confirmed_th
     """Hole: after the first look they counted as under way, and the table as equal."""
     ledger = following(book)
     compare(ledger, "unexplained", age_s=120)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     assert "comparison" in noes(ledger)
     looked(ledger, {b"0": "cells"})
     assert "comparison" in noes(ledger)
@@ -171,7 +171,7 @@ def test_what_a_look_has_found_stands_while_the_table_is_compared_again_and_afte
 ) -> None:
     ledger = following(book, repair="ask", max_comparison_age=600)
     compare(ledger, age_s=120)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     for _ in range(2):
         looked(ledger, {b"a": "cells"})
     assert "verified" in noes(ledger)
@@ -182,7 +182,7 @@ def test_what_a_look_has_found_stands_while_the_table_is_compared_again_and_afte
         raise TransientError("a server did not answer")
 
     monkeypatch.setattr(compare_ahead, "compare", fails)
-    monkeypatch.setattr(compare_ahead, "Parts", lambda *_, claims: None)
+    monkeypatch.setattr(compare_ahead, "Parts", lambda *_, keeps_equality: None)
     monkeypatch.setattr(_Pace, "of", lambda *_: True)
     ahead = compare_ahead._CompareLoop(run_of(ledger), lambda: None, Standstill(), threading.Event(), ())  # type: ignore[arg-type,return-value]
     assert ahead._compare_one(TABLE)
@@ -196,7 +196,7 @@ def test_between_two_parts_of_a_long_comparison_the_other_tables_are_looked_at_u
     """Hole: while one large table was compared, so much was written to the others that they had to be, too."""
     ledger = following(book, tables=[{"source": name, "target": name} for name in (TABLE, OTHER)])
     over, goes_on = threading.Event(), list[bool]()
-    monkeypatch.setattr(compare_ahead, "Parts", lambda run, table, between, oldest_ms, claims: between)
+    monkeypatch.setattr(compare_ahead, "Parts", lambda run, table, between, oldest_ms, keeps_equality: between)
 
     def in_parts(run: Run, spark: object, table: str, parts: Callable[[], bool]) -> None:
         goes_on.append(parts())
@@ -216,7 +216,7 @@ def test_between_two_parts_of_a_long_comparison_the_other_tables_are_looked_at_u
 def test_a_row_that_a_look_found_and_a_person_accepted_is_no_reason_any_more(book: Ledger, looked: Looked) -> None:
     ledger = following(book, repair="ask")
     compare(ledger, age_s=120)
-    claim(run_of(ledger))
+    found_equal(run_of(ledger))
     for _ in range(2):
         looked(ledger, {b"a": "cells"})
     assert "verified" in noes(ledger)

@@ -27,8 +27,8 @@ from walferry.migration.comparing.written_rows import Shown
 from walferry.migration.sides.digest import NOTHING, Outcome, RangePair
 from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.migration.sides.store_files import RegionFiles
-from walferry.migration.touching import claims
-from walferry.migration.touching.claims import Begun
+from walferry.migration.touching import equality
+from walferry.migration.touching.equality import Begun
 from walferry.migration.touching.touched import Seen
 from walferry.replay.rights import dirty
 from walferry.replay.rights.dirty import DirtyRows
@@ -44,7 +44,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLedge
     monkeypatch.setattr(parts, "AT_ONCE", 2)
     monkeypatch.setattr(parts, "UNDER_WAY_SECONDS", 0.0)
     monkeypatch.setattr(parts, "begin_whole", begin)
-    monkeypatch.setattr(claims, "_rules", lambda run, table: "rules")
+    monkeypatch.setattr(equality, "_rules", lambda run, table: "rules")
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
         yield book.of(book.open_run("move", "cli kim", SPEC, "kim").run_id)
 
@@ -55,7 +55,7 @@ def begin(run: Any, table: str) -> Begun:
         seen.known(table),
         [RegionFiles((b"", b"m"), "low", {"f": frozenset(["first"])})],
         "rules",
-        claims._claimed(run.ledger, table),
+        equality._claimed(run.ledger, table),
     )
 
 
@@ -69,14 +69,14 @@ class Reader:
             ledger=ledger, pair=lambda table: pair, tables=[pair], target=SimpleNamespace(zk=zk), run_id=ledger.run_id
         )
         self.asked: list[str] = []
-        self.claims = True
+        self.keeps_equality = True
         self.stops_after = REGIONS
         self.uncompared: set[str] = set()
         self.fragile = NONE
         self.meanwhile: Callable[[], object] = lambda: None
 
     def parts(self, oldest_ms: float = 0) -> Parts:
-        return Parts(self.run, TABLE, self.goes_on, oldest_ms, claims=self.claims)
+        return Parts(self.run, TABLE, self.goes_on, oldest_ms, keeps_equality=self.keeps_equality)
 
     def goes_on(self) -> bool:
         self.meanwhile()
@@ -129,7 +129,7 @@ def test_the_next_process_compares_the_regions_that_are_left(ledger: RunLedger) 
     again = reader.parts()
     assert same(again.compared(ranges(), reader.read))
     assert reader.asked == ["r4", "r5", "r6"]
-    assert again.start == start, "the claim begins where the first process began to read"
+    assert again.start == start, "the equality counts from where the first process began to read"
     parts.drop_parts(ledger, TABLE)
     assert compared_so_far(ledger, TABLE) == ""
     assert same(reader.parts().compared(ranges(), reader.read))
@@ -169,7 +169,7 @@ def test_what_was_compared_is_compared_again_when_it_no_longer_counts(
     reader = Reader(ledger)
     start = stopped(reader)
     if why == "the families":
-        monkeypatch.setattr(claims, "_rules", lambda run, table: "others")
+        monkeypatch.setattr(equality, "_rules", lambda run, table: "others")
     elif why == "others wrote":
         Seen.change(ledger, lambda seen: seen.voiding({TABLE: why}))
     elif why == "much log":
@@ -177,7 +177,7 @@ def test_what_was_compared_is_compared_again_when_it_no_longer_counts(
         monkeypatch.setattr(parts, "read_written", lambda *_: why)
     again = reader.parts(start.at_ms + 1 if why == "long ago" else 0)
     assert again.start.key != start.key
-    monkeypatch.setattr(claims, "_rules", lambda run, table: "rules")
+    monkeypatch.setattr(equality, "_rules", lambda run, table: "rules")
     again.compared(ranges(), reader.read)
     assert len(reader.asked) == REGIONS
 
@@ -199,7 +199,7 @@ def drained(ledger: RunLedger) -> None:
 def test_after_the_drain_the_regions_that_are_left_are_compared_until_it_is_done_again(ledger: RunLedger) -> None:
     reader = Reader(ledger)
     ahead = stopped(reader)
-    reader.claims = False
+    reader.keeps_equality = False
     drained(ledger)
     start = stopped(reader)
     assert start.key != ahead.key, "what was compared while the log was followed does not count"
@@ -213,7 +213,7 @@ def test_after_the_drain_the_regions_that_are_left_are_compared_until_it_is_done
 
 def test_cells_that_could_not_be_compared_are_not_left_so(ledger: RunLedger) -> None:
     reader = Reader(ledger)
-    reader.claims = False
+    reader.keeps_equality = False
     reader.uncompared = {"r1"}
     stopped(reader)
     reader.parts().compared(ranges(), reader.read)
@@ -318,7 +318,7 @@ def test_parts_of_the_last_comparison_are_too_old_when_nobody_went_on_for_long(
 ) -> None:
     """Nobody looks any more what others write at the target."""
     reader = Reader(ledger)
-    reader.claims = False
+    reader.keeps_equality = False
     start = stopped(reader)
     assert reader.parts().start == start
     monkeypatch.setattr(parts, "REST_SECONDS", -1.0)

@@ -28,7 +28,7 @@ from walferry.migration.planning.tables import existing_findings, unreadable_fin
 from walferry.migration.sides.digest import NOTHING, Outcome
 from walferry.run.run import Run
 from walferry.run.spec import TablePair
-from walferry.snapshots.files import SnapshotRegion, StoreFile
+from walferry.snapshots.manifest import SnapshotRegion, StoreFile
 from walferry.storage import Local
 
 TTL_TAG = 8

@@ -115,9 +115,9 @@ def write(root: Path, side: str, *parts: bytes, number: int = 5) -> None:
 def planned(run: Run, *positions: PassPosition) -> PassPlan:
     here = Region(b"r", "r1", "t", b"", b"", Server("rs", 1, 2), 1, 2)
     seen = sights("t", "copy", [here], [here])
-    claims = {seen[0].name: region(target_table="copy", lines=seen[0].lines, whole_ms=now_ms(), position=1)}
+    known_regions = {seen[0].name: region(target_table="copy", lines=seen[0].lines, whole_ms=now_ms(), position=1)}
     source, target = (pair_pass.look_into_log(run, side, positions, 0) for side in ("source", "target"))
-    return PassPlan(seen, claims if positions else {}, source, target, 1e9)
+    return PassPlan(seen, known_regions if positions else {}, source, target, 1e9)
 
 
 def test_rows_of_both_logs_count_by_the_sources_name_and_the_next_pass_reads_on_from_their_ends(

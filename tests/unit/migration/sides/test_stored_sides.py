@@ -25,7 +25,7 @@ from walferry.ledger import Ledger
 from walferry.migration.comparing import compare
 from walferry.migration.sides import stored_sides
 from walferry.migration.sides.digest import RangePair, Taken, compare_pair
-from walferry.snapshots.files import SnapshotRegion
+from walferry.snapshots.manifest import SnapshotRegion
 
 TTL_TAG = 8
 NOW = 1_000_000

@@ -1,4 +1,4 @@
-"""What may not be equal any more since a comparison is remembered, and ends its claim where it cannot be named."""
+"""What may not be equal any more since a comparison is remembered, and ends its equality where it cannot be named."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from walferry.ledger import Ledger, RunLedger
 from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.touching import touched
 from walferry.migration.touching.touched import Seen, after_others, risen
+from walferry.wal.offsets import GroupPosition, Offset
 from walferry.wal.others import WrittenByOthers
-from walferry.wal.tail import GroupPosition, Offset
 
 TABLE = "shop:orders"
 ROWS = RowSpans.of_rows([b"a", b"b"])
@@ -178,7 +178,7 @@ def test_what_another_process_notes_during_a_look_is_not_lost(
     def log_read(run: Any, seen: Seen) -> Seen:
         looks.append(seen)
         if len(looks) == 1:  # another process, while the target's log is read
-            touched.end_claim(run, TABLE, "2 GB of log")
+            touched.end_equality(run, TABLE, "2 GB of log")
         return replace(seen.touching(TABLE, ROWS), read_ms=len(looks))
 
     monkeypatch.setattr(touched, "_read_target_log", log_read)
@@ -188,7 +188,7 @@ def test_what_another_process_notes_during_a_look_is_not_lost(
     assert (seen.void, seen.pending[TABLE], seen.read_ms) == ({TABLE: "2 GB of log"}, ROWS, 2)
 
     def counted(run: Any, seen: Seen) -> Seen:
-        touched.end_claim(run, TABLE, "again")
+        touched.end_equality(run, TABLE, "again")
         return seen
 
     monkeypatch.setattr(touched, "_counted", counted)

@@ -19,7 +19,7 @@ from walferry.ledger import KnownRegion, Ledger, WalRange
 from walferry.ledger.regions import RegionKey
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay.log import lineage
-from walferry.replay.log.lineage import FamiliesOf, changes, find_breaks, follow, know_snapshot
+from walferry.replay.log.lineage import FamiliesOf, changes, find_breaks, know_snapshot, trace
 from walferry.run.run import Run
 
 TABLE = "shop:orders"
@@ -85,7 +85,7 @@ def broken(
     before: Mapping[RegionKey, KnownRegion] = {},
     families: FamiliesOf = of_two,
 ) -> bool:
-    found = find_breaks(follow(before, events, families), {TABLE: regions}, lambda table: regions)
+    found = find_breaks(trace(before, events, families), {TABLE: regions}, lambda table: regions)
     assert all((f.table, f.region, f.kind) == (TABLE, ANY_REGION, RefusalKind.LINEAGE) for f in found)
     return bool(found)
 
@@ -136,7 +136,7 @@ def test_a_region_that_opened_below_its_closing_is_of_a_clone_under_the_same_nam
 def test_what_a_clone_logs_above_the_old_closing_shows_that_it_opened_below_it(later: Sequence[RegionEvent]) -> None:
     events = [closed(A, 20), opened(A, 11, f"orders={A}-f1"), *later]
     assert broken(events, now(a=10), known(a="f1 f2"))
-    assert follow(known(a="f1 f2"), events, of_two, has_holes=True).breaks == {}, "the opening may have been elsewhere"
+    assert trace(known(a="f1 f2"), events, of_two, has_holes=True).breaks == {}, "the opening may have been elsewhere"
 
 
 def test_a_clone_that_opens_in_the_batch_after_the_closing_opens_below_it_whatever_files_it_has() -> None:
@@ -239,7 +239,7 @@ def test_what_a_dropped_column_family_had_is_not_missed() -> None:
 
 
 def test_what_a_dropped_column_family_had_is_missed_once_it_is_added_again() -> None:
-    dropped = follow(known(a="f/f1 g/f2"), [closed(A, 30), opened(A, 32, "f/f1")], lambda table: ["f"])
+    dropped = trace(known(a="f/f1 g/f2"), [closed(A, 30), opened(A, 32, "f/f1")], lambda table: ["f"])
     assert dropped.breaks == {}
     added = [closed(A, 40), opened(A, 42, "f/f1")]
     assert broken(added, now(a=41), dropped.known)
@@ -258,7 +258,7 @@ def test_a_region_that_opened_below_its_closing_may_be_anywhere_when_it_is_asked
 ) -> None:
     monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 60)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    told = follow(known(a="f1"), [closed(A, 20)], of_two)
+    told = trace(known(a="f1"), [closed(A, 20)], of_two)
     at_cut = now(a=10)
     assert find_breaks(told, {TABLE: at_cut}, lambda table: now(a=32)), "the clone was moved since"
     of_old = [replace(region, may_lag=True) for region in at_cut]
@@ -266,7 +266,7 @@ def test_a_region_that_opened_below_its_closing_may_be_anywhere_when_it_is_asked
 
 
 def test_a_region_that_was_closed_at_the_cut_may_have_been_split_since() -> None:
-    disabled = follow(known(a="f1"), [closed(A, 30)], of_two)
+    disabled = trace(known(a="f1"), [closed(A, 30)], of_two)
     split, cut = now(b=34, c=34), {TABLE: now(a=0)}
     assert find_breaks(disabled, cut, lambda table: split) == []
     assert changes({}, disabled, [TABLE], cut)[TABLE, A] is not None, "the next round follows it"
@@ -287,7 +287,7 @@ def batch(run: Run, events: Sequence[RegionEvent], regions: Sequence[Region]) ->
     before = run.ledger.regions.known([TABLE], [one.region for one in events])
     found = broken(events, regions, before)
     if not found:
-        run.ledger.log.set_ranges([], changes(before, follow(before, events, of_two), [TABLE], {TABLE: regions}))
+        run.ledger.log.set_ranges([], changes(before, trace(before, events, of_two), [TABLE], {TABLE: regions}))
     return found
 
 
@@ -336,7 +336,7 @@ def test_a_table_that_is_restored_right_after_the_copy_lacks_files_of_the_runs_s
 
 
 def test_what_a_batch_tells_of_regions_is_kept_with_its_ranges_or_not_at_all(run: Run) -> None:
-    told = follow({}, [flushed(A, 11, "f1"), closed(A, 12)], of_two)
+    told = trace({}, [flushed(A, 11, "f1"), closed(A, 12)], of_two)
     seen = WalRange("never seen", 0, 1, TABLE, 1, 1, 1, 1, "applied")
     with pytest.raises(WalferryError, match="never saw"):
         run.ledger.log.set_ranges([seen], changes({}, told, [TABLE], {}))

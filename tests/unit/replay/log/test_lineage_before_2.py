@@ -14,7 +14,7 @@ from walferry.hbase.descriptors import Region
 from walferry.ledger import KnownRegion
 from walferry.ledger.regions import RegionKey
 from walferry.refusals import RefusalKind
-from walferry.replay.log.lineage import changes, created, find_breaks, follow
+from walferry.replay.log.lineage import changes, created, find_breaks, trace
 
 OFFSETS = count(1)
 ROWS = {A: b"\0", B: b"\0", C: b"m"}
@@ -30,7 +30,7 @@ def broken(
     events: Sequence[RegionEvent], regions: Sequence[Region] = (), before: Mapping[RegionKey, KnownRegion] = {}
 ) -> bool:
     regions = [replace(region, may_lag=True) for region in regions]
-    told = follow(before, events, of_two, opens_past_closing=False)
+    told = trace(before, events, of_two, opens_past_closing=False)
     found = find_breaks(told, {TABLE: regions}, lambda table: regions)
     assert all(one.kind is RefusalKind.LINEAGE for one in found)
     return bool(found)
@@ -49,7 +49,7 @@ def test_a_move_opens_past_the_closing_with_data_in_memory_and_without() -> None
 def test_a_read_only_region_opens_below_its_closing_and_logs_nothing() -> None:
     closing = on(1, opened(A, 35, "f0"), flushed(A, 40, "f1"), closed(A, 41))
     assert not broken(closing, now(a=39))
-    told = follow({}, closing, of_two, opens_past_closing=False)
+    told = trace({}, closing, of_two, opens_past_closing=False)
     disabled = changes({}, told, [TABLE], {TABLE: now(a=39)})
     before = {key: region for key, region in disabled.items() if region is not None}
     assert before[TABLE, A].closed_sequence == 41
@@ -85,7 +85,7 @@ def test_daughters_open_below_the_closing_of_their_parent() -> None:
     lower = [opened(B, 71, *references), compacted(B, 72, "f3", *references)]
     split = on(1, *parent, *lower, opened(C, 72, *references))
     assert not broken(split, now(b=70, c=71), known(a="f1"))
-    told = follow(known(a="f1"), split, of_two, opens_past_closing=False)
+    told = trace(known(a="f1"), split, of_two, opens_past_closing=False)
     assert changes({}, told, [TABLE], {})[TABLE, A] is None, "a parent that is gone is not kept for ever"
     moved = [*on(1, closed(B, 73)), *on(2, opened(B, 75, "f3"))]
     assert not broken([*split, *moved], now(b=74, c=71), known(a="f1"))

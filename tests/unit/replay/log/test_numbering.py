@@ -12,7 +12,7 @@ import pytest
 
 from unit.formats.wal_builder import entry, header
 from unit.migration.filled_ledger import SPEC
-from walferry.apply.numbers import NumberSpan, NumberSpans
+from walferry.apply.number_spans import NumberSpan, NumberSpans
 from walferry.apply.outcomes import FileReport, TableTally
 from walferry.errors import UsageError
 from walferry.formats.cells import encode_cell
@@ -107,7 +107,7 @@ def report(*spans: NumberSpan, complete: bool = True) -> FileReport:
 
 
 def apply(run: Run, *reports: FileReport) -> None:
-    change = numbering.follow(run, reports, [TABLE])
+    change = numbering.number_change(run, reports, [TABLE])
     run.ledger.log.set_ranges([], None, change)
 
 

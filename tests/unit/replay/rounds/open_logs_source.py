@@ -16,7 +16,7 @@ from walferry.refusals import ANY_REGION
 from walferry.replay.log.cut import Cut
 from walferry.replay.rounds.early import Early
 from walferry.replay.rounds.open_logs import OpenLogs
-from walferry.run.progress.lag import Followed, ahead_of
+from walferry.run.progress.lag import TailProgress, ahead_of
 from walferry.run.run import Run
 from walferry.storage import FileStatus, Local
 from walferry.wal.files import WalFile, list_live
@@ -113,7 +113,7 @@ def settle(run: Run, open_logs: OpenLogs, cut: Cut | None = None) -> Early:
     return open_logs.settle(cut, below(cut), LINES, ROUTE)
 
 
-def measured(run: Run) -> dict[str, Followed]:
+def measured(run: Run) -> dict[str, TailProgress]:
     kept = ahead_of(run.ledger)
     assert kept is not None
     return {one.server: one.model_copy(update={"read_ms": 0}) for one in kept.groups.values()}

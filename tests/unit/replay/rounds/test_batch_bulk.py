@@ -17,7 +17,7 @@ from unit.migration.filled_ledger import SPEC
 from walferry.apply.by_group import GroupTask
 from walferry.apply.in_bulk import BulkApplied, BulkTask, InFile, Placed
 from walferry.apply.index import FileIndex
-from walferry.apply.numbers import NumberSpan
+from walferry.apply.number_spans import NumberSpan
 from walferry.apply.outcomes import FileReport, Refusal, TableTally
 from walferry.apply.region_events import RegionEvent
 from walferry.apply.route import Route

@@ -34,7 +34,7 @@ from walferry.ledger import LateEdit
 from walferry.replay.rounds import open_logs as following
 from walferry.replay.rounds import open_tail
 from walferry.replay.rounds.open_tail import OpenTail
-from walferry.run.progress.lag import Followed, ahead_of, covered_ms, lag_by_group, lag_of, lag_split
+from walferry.run.progress.lag import TailProgress, ahead_of, covered_ms, lag_by_group, lag_of, lag_split
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, list_live
 from walferry.wal.open import Until, open_wal
@@ -47,7 +47,7 @@ def test_a_pass_measures_for_each_server_how_old_edits_were_when_seen_and_how_lo
     write(run, SERVERS[0], 400, 1)
     write(run, SERVERS[0], 300, 2)
     write(run, SERVERS[1], 2_500)
-    under_way: list[dict[str, Followed]] = []
+    under_way: list[dict[str, TailProgress]] = []
 
     def send(task: GroupTask, parts: Sequence[Part]) -> list[Any]:
         now[0] += 300
@@ -62,13 +62,13 @@ def test_a_pass_measures_for_each_server_how_old_edits_were_when_seen_and_how_lo
     assert during[SERVERS[0]].covered_ms == NOW - 5_000, "since the cut: it is not applied yet"
     found = measured(run)
     assert found == {
-        SERVERS[0]: Followed(server=SERVERS[0], covered_ms=NOW, apply_ms=700, shown_after_ms=400),
-        SERVERS[1]: Followed(server=SERVERS[1], covered_ms=NOW, apply_ms=700, shown_after_ms=2_500),
-        SERVERS[2]: Followed(server=SERVERS[2], covered_ms=NOW),
+        SERVERS[0]: TailProgress(server=SERVERS[0], covered_ms=NOW, apply_ms=700, shown_after_ms=400),
+        SERVERS[1]: TailProgress(server=SERVERS[1], covered_ms=NOW, apply_ms=700, shown_after_ms=2_500),
+        SERVERS[2]: TailProgress(server=SERVERS[2], covered_ms=NOW),
     }
     now[0] += 1_000
     assert open_logs.go_on()
-    assert measured(run)[SERVERS[1]] == Followed(server=SERVERS[1], covered_ms=now[0], shown_after_ms=2_500)
+    assert measured(run)[SERVERS[1]] == TailProgress(server=SERVERS[1], covered_ms=now[0], shown_after_ms=2_500)
 
 
 def test_a_server_that_a_region_has_come_to_from_a_dead_one_lags_behind_the_others(

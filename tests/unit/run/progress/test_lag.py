@@ -10,7 +10,16 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from walferry import clock
 from walferry.ledger import Ledger, Round, RunLedger
-from walferry.run.progress.lag import Ahead, Followed, ahead_of, covered_ms, keep_ahead, lag_by_group, lag_of, lag_split
+from walferry.run.progress.lag import (
+    Ahead,
+    TailProgress,
+    ahead_of,
+    covered_ms,
+    keep_ahead,
+    lag_by_group,
+    lag_of,
+    lag_split,
+)
 from walferry.run.progress.status import SLOWEST, status
 
 
@@ -38,7 +47,7 @@ def test_the_lag_counts_from_whichever_is_newer_the_last_round_or_the_last_look_
 
 def test_how_far_open_logs_are_followed_is_kept_for_the_next_process(ledger: RunLedger) -> None:
     assert ahead_of(ledger) is None
-    kept = Ahead().having({"g": Followed(server="s", covered_ms=7)})
+    kept = Ahead().having({"g": TailProgress(server="s", covered_ms=7)})
     keep_ahead(ledger, kept)
     assert ahead_of(ledger) == kept
 
@@ -49,9 +58,9 @@ def test_the_parts_of_a_lag_add_up_to_it_and_the_slowest_server_is_named(ledger:
         "rounds alone tell nothing"
     )
     groups = {
-        "g1": Followed(server="rs1", covered_ms=99_000, read_ms=100, apply_ms=300, shown_after_ms=250),
-        "g2": Followed(server="rs2", covered_ms=96_000, read_ms=50, apply_ms=100, sending_since_ms=97_000),
-        "g3": Followed(server="rs3"),
+        "g1": TailProgress(server="rs1", covered_ms=99_000, read_ms=100, apply_ms=300, shown_after_ms=250),
+        "g2": TailProgress(server="rs2", covered_ms=96_000, read_ms=50, apply_ms=100, sending_since_ms=97_000),
+        "g3": TailProgress(server="rs3"),
     }
     keep_ahead(ledger, Ahead().covering(95_000, 95_500).having(groups))
     lag = lag_of(ledger)
@@ -74,7 +83,7 @@ def test_the_parts_of_a_lag_add_up_to_it_and_the_slowest_server_is_named(ledger:
 
 def test_of_many_servers_the_slowest_are_told(ledger: RunLedger) -> None:
     ledger.rounds.record(Round(1, 60_000, 70_000, 1, 1, 1, 1, lag_ms=20_000, backlog_bytes=0))
-    groups = {f"g{number}": Followed(server=f"rs{number}", covered_ms=99_000 - number) for number in range(50)}
+    groups = {f"g{number}": TailProgress(server=f"rs{number}", covered_ms=99_000 - number) for number in range(50)}
     keep_ahead(ledger, Ahead().covering(95_000, 95_500).having(groups))
     told = status(ledger)["lag_by_server"]
     assert (len(told), told[0]["server"]) == (SLOWEST, "rs49")

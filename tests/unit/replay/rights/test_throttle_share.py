@@ -17,10 +17,10 @@ from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger
-from walferry.replay.rights import throttle
+from walferry.replay.rights import throttle_share
 from walferry.replay.rights.lease import HeldLease, LeaseLostError
 from walferry.replay.rights.pace import Pace
-from walferry.replay.rights.throttle import Order, Turns, publishing, sending, turns_at
+from walferry.replay.rights.throttle_share import Order, Turns, publishing, sending, turns_at
 from walferry.run.notes.throttle import changed, set_throttle, throttle_of, throttle_text
 from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import Throttle
@@ -87,7 +87,7 @@ def test_a_paused_process_waits_and_goes_on_when_the_run_is_resumed() -> None:
 
 
 def test_a_process_that_waits_confirms_its_lease_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle, "CONFIRM_SECONDS", 0.05)
+    monkeypatch.setattr(throttle_share, "CONFIRM_SECONDS", 0.05)
 
     def lost() -> None:
         raise LeaseLostError("another run applies")
@@ -162,7 +162,7 @@ def test_tables_that_one_process_loads_at_once_share_the_limits(run: Run, zookee
 def test_a_process_whose_holder_is_gone_sends_nothing_more(
     zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle, "shared_client", lambda _: SimpleNamespace(zk=zookeeper.session()))
+    monkeypatch.setattr(throttle_share, "shared_client", lambda _: SimpleNamespace(zk=zookeeper.session()))
     with pytest.raises(LeaseLostError, match="has ended"):
         turns_at(ClusterAddress("zk:1"), "/gone", HeldLease("t", 1)).wait(lambda: None, 1, 1)
 

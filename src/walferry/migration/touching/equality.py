@@ -1,8 +1,8 @@
-"""What is claimed of a table after a whole comparison: that it was equal, and so was what has been touched since.
+"""The equality of a table after a whole comparison: it was equal, and so was what has been touched since.
 
 Some of its rows may change by themselves from here on, and are to be read again then. These are the fragile rows
 (`fragile_rows`), once a change of their region's store files, on either side, may show something else (`store_files`),
-or a TTL has ended. A claim is a note in the ledger. It belongs to one comparison.
+or a TTL has ended. An equality is a note in the ledger. It belongs to one comparison.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from walferry.run.notes.last_comparison import whole_comparison
 from walferry.run.run import Run
 from walferry.run.sides import SIDES, client_at, name_at
 
-_CLAIM = "claimed"
+_NOTE = "claimed"
 _DIGITS = 16
 
 
 @dataclass(frozen=True)
-class Claim:
+class Equality:
     """A table was equal as a whole, and so was since what was touched: what may change by itself from here on."""
 
     table: str
@@ -41,9 +41,9 @@ class Claim:
     """a digest of what the families of both sides keep"""
 
     @classmethod
-    def find(cls, ledger: RunLedger, of: ComparedTable) -> Claim | None:
+    def find(cls, ledger: RunLedger, of: ComparedTable) -> Equality | None:
         """The one that is based on a comparison, if it is in the ledger."""
-        kept = ledger.notes.get(_CLAIM, of.table)
+        kept = ledger.notes.get(_NOTE, of.table)
         if kept is None or kept["of"] != of.attempt:
             return None
         return cls(
@@ -67,7 +67,7 @@ class Begun:
     """of all regions of both sides"""
     rules: str
     claimed: tuple[int, str] | None
-    """what was claimed by an earlier comparison: its number, and its fragile rows, packed"""
+    """what was equal by an earlier comparison: its number, and its fragile rows, packed"""
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -90,7 +90,7 @@ def begin_whole(run: Run, table: str) -> Begun:
 
 
 def _claimed(ledger: RunLedger, table: str) -> tuple[int, str] | None:
-    return _named(ledger.notes.get(_CLAIM, table))
+    return _named(ledger.notes.get(_NOTE, table))
 
 
 def _named(kept: Mapping[str, Any] | None) -> tuple[int, str] | None:
@@ -115,24 +115,24 @@ def _other_ended(begun: Begun, claimed: tuple[int, str] | None) -> bool:
 
 def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: RowSpans) -> bool:
     """Call it once the comparison that was begun has named all rows that differ, with its fragile rows. False if
-    another one has ended meanwhile, whose differences and logs this one does not know: then nothing is claimed."""
+    another one has ended meanwhile, whose differences and logs this one does not know: then nothing is recorded."""
 
-    def claim(kept: dict[str, Any] | None) -> dict[str, Any] | None:
+    def after(kept: dict[str, Any] | None) -> dict[str, Any] | None:
         if _other_ended(begun, claimed := _named(kept)):
             return None
         rows = fragile
         if claimed is not None and claimed != begun.claimed:  # looks have read logs that count as verified by this one
             rows += RowSpans.unpack(claimed[1])
-        return Claim(compared.table, compared.attempt, rows, Stores.among(begun.files, rows), begun.rules).as_json()
+        return Equality(compared.table, compared.attempt, rows, Stores.among(begun.files, rows), begun.rules).as_json()
 
-    if not run.ledger.notes.change(_CLAIM, claim, compared.table):
+    if not run.ledger.notes.change(_NOTE, after, compared.table):
         return False
     Seen.change(run.ledger, lambda seen: seen.without(compared.table, begun.known, whole=True))
     return True
 
 
 def standing_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:
-    """The newest whole comparison of a table, if it names all rows that differed and its claim still counts."""
+    """The newest whole comparison of a table, if it names all rows that differed and its equality still counts."""
     newest = whole_comparison(ledger, table)
     return None if newest is None or why_void(ledger, newest) else newest
 
@@ -141,7 +141,7 @@ def why_void(ledger: RunLedger, of: ComparedTable) -> str:
     """Why a clean comparison no longer counts; "" if it does."""
     if why := Seen.of(ledger).void.get(of.table, ""):
         return why
-    return "" if Claim.find(ledger, of) is not None else f"nothing was recorded of what touched {of.table} since"
+    return "" if Equality.find(ledger, of) is not None else f"nothing was recorded of what touched {of.table} since"
 
 
 def reread_after_flush(ledger: RunLedger) -> list[str]:
@@ -150,19 +150,15 @@ def reread_after_flush(ledger: RunLedger) -> list[str]:
     if ledger.record.spec.get("write_stop") != "readonly":
         return []
     whole = [whole_comparison(ledger, table) for table in source_tables(ledger.record.spec)]
-    claims = [claim for of in whole if of is not None and (claim := Claim.find(ledger, of)) is not None]
-    return [
-        claim.table
-        for claim in claims
-        if claim.files.each_change_counts or any(span.by_version for span in claim.fragile)
-    ]
+    equal = [one for of in whole if of is not None and (one := Equality.find(ledger, of)) is not None]
+    return [one.table for one in equal if one.files.each_change_counts or any(span.by_version for span in one.fragile)]
 
 
 @dataclass(frozen=True)
 class ToRead:
     """What is to be read again of a table, beside the rows that the source's log wrote."""
 
-    claim: Claim
+    equal: Equality
     known: Known
     fragile: RowSpans
     files: Files
@@ -187,38 +183,38 @@ class ToRead:
         """Whether it is one of them."""
         return any(spans.hold((row, row + b"\0")) for spans in (self.pending, self.fragile))
 
-    def after(self, rows: Sequence[bytes], found: RowSpans) -> Claim:
-        """What is claimed once its ranges and some rows (in order), all of its own among them, were found equal, with
+    def after(self, rows: Sequence[bytes], found: RowSpans) -> Equality:
+        """What is equal once its ranges and some rows (in order), all of its own among them, were found equal, with
         fragile ones among them."""
-        fragile = self.claim.fragile.after(rows, self.ranges, found)
-        return replace(self.claim, fragile=fragile, files=Stores.among(self.files, fragile))
+        fragile = self.equal.fragile.after(rows, self.ranges, found)
+        return replace(self.equal, fragile=fragile, files=Stores.among(self.files, fragile))
 
 
 def to_read(run: Run, table: str, since: ComparedTable) -> ToRead | str:
     """What is to be read again; or why that is not known, so that the table is to be compared as a whole."""
-    claim = Claim.find(run.ledger, since)
-    if (why := why_void(run.ledger, since)) or claim is None:
+    equal = Equality.find(run.ledger, since)
+    if (why := why_void(run.ledger, since)) or equal is None:
         return why
-    if claim.rules != _rules(run, table):
+    if equal.rules != _rules(run, table):
         return f"the families of {table} keep something else than when it was compared"
-    marked = claim.fragile.marked
+    marked = equal.fragile.marked
     files = store_files(run, table, marked)
-    due = claim.fragile.due(Changed.between(claim.files, files).may_show, now_ms())
-    return ToRead(claim, Seen.of(run.ledger).known(table), due, files)
+    due = equal.fragile.due(Changed.between(equal.files, files).may_show, now_ms())
+    return ToRead(equal, Seen.of(run.ledger).known(table), due, files)
 
 
-def keep_read(run: Run, checked: ToRead, claim: Claim) -> None:
+def keep_read(run: Run, checked: ToRead, equal: Equality) -> None:
     """Call it once all of that was read and found equal."""
     same = False
 
     def newer(kept: dict[str, Any] | None) -> dict[str, Any] | None:
         nonlocal same
-        same = kept is not None and kept["of"] == claim.of  # otherwise the table was compared as a whole meanwhile
-        return facts if same and kept != (facts := claim.as_json()) else None
+        same = kept is not None and kept["of"] == equal.of  # otherwise the table was compared as a whole meanwhile
+        return facts if same and kept != (facts := equal.as_json()) else None
 
-    run.ledger.notes.change(_CLAIM, newer, claim.table)
+    run.ledger.notes.change(_NOTE, newer, equal.table)
     if same:
-        Seen.change(run.ledger, lambda seen: seen.without(claim.table, checked.known))
+        Seen.change(run.ledger, lambda seen: seen.without(equal.table, checked.known))
 
 
 def _rules(run: Run, table: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from walferry.errors import GapError, WalferryError
 from walferry.wal.files import Place, WalFile
-from walferry.wal.tail import (
+from walferry.wal.offsets import (
     BatchLimits,
     CertainListing,
     FileSpan,

@@ -1,4 +1,4 @@
-"""What is claimed of a table lasts until something that touched it cannot be named."""
+"""The equality of a table lasts until something that touched it cannot be named."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from walferry.clock import duration, now_ms
 from walferry.ledger import ComparedTable, Ledger, RangeComparison, RunLedger
 from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.migration.sides.store_files import Changed, RegionFiles, Stores
-from walferry.migration.touching import claims, touched
-from walferry.migration.touching.claims import Begun, Claim, ToRead, standing_comparison
+from walferry.migration.touching import equality, touched
+from walferry.migration.touching.equality import Begun, Equality, ToRead, standing_comparison
 from walferry.migration.touching.touched import Seen
 from walferry.migration.touching.verified import verified
 from walferry.run.notes.looks import note_look
@@ -44,23 +44,23 @@ def ledger(tmp_path: Path) -> Iterator[RunLedger]:
 
 def begun(ledger: RunLedger) -> Begun:
     """A comparison that begins now."""
-    return Begun(Seen.of(ledger).known(TABLE), FILES, "rules", claims._claimed(ledger, TABLE))
+    return Begun(Seen.of(ledger).known(TABLE), FILES, "rules", equality._claimed(ledger, TABLE))
 
 
 def clean(ledger: RunLedger, fragile: RowSpans = NONE, since: Begun | None = None) -> ComparedTable:
-    """A clean comparison of the table, with its claim."""
+    """A clean comparison of the table, with its equality."""
     side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {})
     made = ledger.comparisons.record(compared(TABLE), [side], [])
     run: Any = SimpleNamespace(ledger=ledger)
-    claims.keep_whole(run, since or begun(ledger), made, fragile)
+    equality.keep_whole(run, since or begun(ledger), made, fragile)
     return made
 
 
 def test_a_claim_is_that_of_the_newest_comparison_only(ledger: RunLedger) -> None:
     first = clean(ledger, RowSpans((RowSpan(b"a", b"b", True), RowSpan(b"n", b"o", due_ms=5))))
-    claim = Claim.find(ledger, first)
-    assert claim is not None
-    assert claim.files.of.keys() == {"low"}, "only regions with markers matter, and unknown ones count as changed"
+    equal = Equality.find(ledger, first)
+    assert equal is not None
+    assert equal.files.of.keys() == {"low"}, "only regions with markers matter, and unknown ones count as changed"
     assert standing_comparison(ledger, TABLE) == first
     side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {})
     ledger.comparisons.record(compared(TABLE), [side], [])
@@ -71,7 +71,7 @@ def test_a_comparison_that_began_before_the_claim_ended_does_not_bring_it_back(l
     run: Any = SimpleNamespace(ledger=ledger)
     clean(ledger)
     before = begun(ledger)
-    touched.end_claim(run, TABLE, "the target's log is gone")
+    touched.end_equality(run, TABLE, "the target's log is gone")
     assert standing_comparison(ledger, TABLE) is None
     clean(ledger, since=before)
     assert standing_comparison(ledger, TABLE) is None
@@ -85,7 +85,7 @@ def test_a_comparison_during_which_another_one_ended_claims_nothing(ledger: RunL
     before = begun(ledger)
     clean(ledger)
     made = ledger.comparisons.record(compared(TABLE), [], [])
-    assert not claims.keep_whole(run, before, made, NONE)
+    assert not equality.keep_whole(run, before, made, NONE)
     assert standing_comparison(ledger, TABLE) is None
     assert clean(ledger) == standing_comparison(ledger, TABLE)
 
@@ -93,42 +93,42 @@ def test_a_comparison_during_which_another_one_ended_claims_nothing(ledger: RunL
 def test_rows_that_looks_found_fragile_during_a_comparison_stay_so(ledger: RunLedger) -> None:
     """Hole: their logs count as verified, so nobody read them again."""
     first = clean(ledger)
-    before, claim = begun(ledger), Claim.find(ledger, first)
-    assert claim is not None
+    before, equal = begun(ledger), Equality.find(ledger, first)
+    assert equal is not None
     marked = RowSpan(b"k", b"k\0", marked=True)
     run: Any = SimpleNamespace(ledger=ledger)
-    as_read = ToRead(claim, Seen.of(ledger).known(TABLE), NONE, ())
-    claims.keep_read(run, as_read, replace(claim, fragile=RowSpans((marked,))))
+    as_read = ToRead(equal, Seen.of(ledger).known(TABLE), NONE, ())
+    equality.keep_read(run, as_read, replace(equal, fragile=RowSpans((marked,))))
     second = clean(ledger, RowSpans((RowSpan(b"a", b"a\0", True),)), since=before)
-    now = Claim.find(ledger, second)
+    now = Equality.find(ledger, second)
     assert now is not None
     assert now.fragile.rows == [b"a", b"k"]
 
 
 def test_after_a_clean_look_rows_that_were_not_read_stay_fragile(ledger: RunLedger) -> None:
     made = clean(ledger, RowSpans((RowSpan(b"a", b"a\0", True), RowSpan(b"x", b"x\0", True))))
-    claim = Claim.find(ledger, made)
-    assert claim is not None
+    equal = Equality.find(ledger, made)
+    assert equal is not None
     run: Any = SimpleNamespace(ledger=ledger)
     Seen.change(ledger, lambda seen: seen.touching(TABLE, ROWS))
     files = [region_files("low", b"", b"m", "changed"), region_files("high", b"m", b"", "second")]
-    due = claim.fragile.due(Changed.between(claim.files, files).may_show, 0)
-    checked = ToRead(claim, Seen.of(ledger).known(TABLE), due, files)
+    due = equal.fragile.due(Changed.between(equal.files, files).may_show, 0)
+    checked = ToRead(equal, Seen.of(ledger).known(TABLE), due, files)
     assert checked.rows == [b"a", b"b", b"a"]
     assert checked.has(b"b")
     assert not checked.has(b"x")
     new = checked.after([b"a", b"b"], RowSpans((RowSpan(b"b", b"b\0", True),)))
     assert new.fragile.rows == [b"b", b"x"]
     assert new.files == Stores({one.region: one.stores for one in files if one.stores is not None})
-    claims.keep_read(run, checked, new)
-    assert Claim.find(ledger, made) == new
+    equality.keep_read(run, checked, new)
+    assert Equality.find(ledger, made) == new
     assert not Seen.of(ledger).pending.get(TABLE)
     Seen.change(ledger, lambda seen: seen.touching(TABLE, RowSpans.of_rows([b"a"])))
-    claims.keep_read(run, checked, new)
+    equality.keep_read(run, checked, new)
     assert Seen.of(ledger).pending[TABLE].rows == [b"a"], "what has come since is still to be read"
     later = clean(ledger)
-    claims.keep_read(run, checked, new)
-    assert Claim.find(ledger, later) != new, "the table was compared as a whole meanwhile"
+    equality.keep_read(run, checked, new)
+    assert Equality.find(ledger, later) != new, "the table was compared as a whole meanwhile"
 
 
 # ------------------------------------------------------------------ the answer
@@ -196,7 +196,7 @@ def test_what_only_a_whole_comparison_sees_under_recent_is_told_with_the_age_of_
 def test_a_claim_that_has_ended_says_why_and_what_it_takes(ledger: RunLedger) -> None:
     clean(ledger)
     run: Any = SimpleNamespace(ledger=ledger)
-    touched.end_claim(run, TABLE, "the target's log is gone")
+    touched.end_equality(run, TABLE, "the target's log is gone")
     assert verified(ledger)[1] == [
         (
             f"{TABLE} is to be compared as a whole again: the target's log is gone",

@@ -5,7 +5,7 @@ import pytest
 from walferry.errors import UnreadableInputError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import table_name
-from walferry.snapshots.files import StoreFile, region_name, snapshot_regions
+from walferry.snapshots.manifest import StoreFile, region_name, snapshot_regions
 
 ROW = b"r10"
 KEY = len(ROW).to_bytes(2, "big") + ROW + b"\0" + b"\x7f" + b"\xff" * 8

@@ -12,7 +12,7 @@ from unit.formats.wal_builder import TRAILER, header
 from unit.migration.planning.versions import of_version
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
-from walferry.migration.planning.source_log import codec_findings, peer_findings, wal_folder_findings
+from walferry.migration.planning.log_findings import codec_findings, peer_findings, wal_folder_findings
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
 
