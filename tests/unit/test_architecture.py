@@ -17,6 +17,38 @@ def test_each_file_that_the_docs_name_for_a_change_exists() -> None:
     assert [name for name in named if not (ROOT / "src" / "walferry" / name).is_file()] == []
 
 
+def test_each_word_of_the_glossary_names_something_that_is_in_its_file() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("### Glossary\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.*?) \| (.*) \| (.*?) \|$", table, re.MULTILINE)[1:]
+    places = {word: re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", place) for word, _, place in rows}
+    assert len(places) >= 40
+    assert len(places) == len(rows), "each word once"
+    assert [word for word, found in places.items() if not found] == []
+    assert [place for found in places.values() for place in found if not is_in_file(*place)] == []
+
+
+def is_in_file(name: str, path: str) -> bool:
+    """Whether a module defines a class, function or constant, or a class of it a method or field: `Cut.is_quiet`."""
+    file = ROOT / "src" / "walferry" / path
+    body = ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else []
+    *owners, last = name.split(".")
+    for owner in owners:
+        body = next((one.body for one in body if isinstance(one, ast.ClassDef) and one.name == owner), [])
+    made = {one.name for one in body if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+    fields = {ast.unparse(one.target) for one in body if isinstance(one, ast.AnnAssign)}
+    return last in made | fields
+
+
+def test_a_word_whose_class_was_renamed_or_moved_is_missed() -> None:
+    assert is_in_file("Cut.is_quiet", "replay/log/cut.py")
+    assert is_in_file("Batch.calm", "replay/rounds/batch_work.py")
+    assert is_in_file("SIDES", "run/sides.py")
+    assert not is_in_file("Cut.is_loud", "replay/log/cut.py")
+    assert not is_in_file("Cut", "replay/rounds/rounds.py")
+    assert not is_in_file("Cut", "replay/log/none.py")
+
+
 def test_each_rule_names_a_test_that_fails_when_it_is_broken_and_that_exists() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = text.partition("### The test of each rule\n")[2].partition("\n## ")[0]

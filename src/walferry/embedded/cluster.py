@@ -1,6 +1,6 @@
 """A real HBase on a real HDFS, with ZooKeeper and a Thrift server, on free ports of 127.0.0.1.
 
-    with Cluster.start(Path("somewhere")) as source:
+    with MiniCluster.start(Path("somewhere")) as source:
         client = HBaseClient(source.address)
 
 HDFS is one JVM (name node and data node), HBase another (ZooKeeper, master and the first region server). Every further

@@ -43,7 +43,7 @@ class PassRecord:
 
 @dataclass(frozen=True)
 class PassPosition:
-    """Places in the logs of both sides (`migration.pairs.pair_log.Place`, as JSON)."""
+    """Places in the logs of both sides (`migration.pairs.pair_log.PlaceInLog`, as JSON)."""
 
     position: int
     at_ms: int

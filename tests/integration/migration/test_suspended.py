@@ -31,7 +31,7 @@ from walferry.migration.comparing.compare import compare
 from walferry.replay.rights import dirty
 from walferry.replay.rights.applying import applying
 from walferry.replay.rights.claims import Claims
-from walferry.replay.rights.lease import hold
+from walferry.replay.rights.lease import held_leases
 from walferry.replay.rounds.rounds import run_round
 from walferry.run.run import Run
 from write_limits import write_limits
@@ -163,7 +163,7 @@ def test_nothing_old_is_applied_over_newer_edits_or_the_gate_is_shut_until_a_com
     run = start_run(table)
     at_source.put(table, [Cell(b"r%02d" % row, b"f", b"q", b"n" * VALUE_BYTES, 7) for row in range(ROWS)])
     driver = HBaseClient(target.address)
-    old = hold(driver.zk, [table], holder="run old-1", request_seconds=LIMITS.quiet_seconds, wait_seconds=5)
+    old = held_leases(driver.zk, [table], holder="run old-1", request_seconds=LIMITS.quiet_seconds, wait_seconds=5)
     claims = Claims(target.address, dict(old.__enter__()), "old-1", LIMITS.claim_seconds, LIMITS.quiet_seconds)
     with suspended(claims, table, where) as process:
         driver.close()
@@ -190,7 +190,7 @@ def test_nothing_old_is_applied_over_newer_edits_or_the_gate_is_shut_until_a_com
     assert compare(run, lambda: spark, table).unexplained == ROWS
     with pytest.raises(GateShutError, match="may hold old edits"):
         gates.before_cutover(run)
-    with hold(at_target.zk, [table], holder="a repair", request_seconds=0, wait_seconds=5) as leases:
+    with held_leases(at_target.zk, [table], holder="a repair", request_seconds=0, wait_seconds=5) as leases:
         send(at_target, Claims(target.address, dict(leases), "repair", 1, 7), table, b"n")
     assert not compare(run, lambda: spark, table).shuts_the_gate
     gates.before_cutover(run)

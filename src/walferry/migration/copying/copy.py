@@ -187,7 +187,9 @@ def clone(run: Run, table: str) -> dict[str, Any]:
         if run.spec.history == "bulk":  # it is there, with its cells
             return {"regions": len(run.target.regions(pair.target))}
         make_namespace(run, pair.target)
-        with lease.hold(run.target.zk, [pair.target], holder=f"run {run.run_id}", request_seconds=60, wait_seconds=60):
+        with lease.held_leases(
+            run.target.zk, [pair.target], holder=f"run {run.run_id}", request_seconds=60, wait_seconds=60
+        ):
             there = run.target.table_exists(pair.target)
             plan_own(run, "target", "table", pair.target, there=there)
             if not there:

@@ -37,7 +37,7 @@ MANY = f"more than {ROWS_PER_REGION} of its rows were written since it was last 
 
 
 @dataclass(frozen=True)
-class GroupPlace:
+class ReadGroup:
     """How far one WAL group was read: files up to the newest but the open ones to their ends."""
 
     newest: int
@@ -46,12 +46,12 @@ class GroupPlace:
 
 
 @dataclass(frozen=True)
-class LogPlace:
+class PlaceInLog:
     """A moment in the log of a cluster: everything before it is in what was read."""
 
     at_ms: int
     """before the files were listed"""
-    groups: Mapping[str, GroupPlace] = field(default_factory=dict)
+    groups: Mapping[str, ReadGroup] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The groups as plain values."""
@@ -61,10 +61,10 @@ class LogPlace:
         }
 
     @classmethod
-    def from_json(cls, at_ms: int, value: Mapping[str, Any]) -> LogPlace:
+    def from_json(cls, at_ms: int, value: Mapping[str, Any]) -> PlaceInLog:
         """The inverse of `as_json`."""
         groups = {
-            name: GroupPlace(found["newest"], {int(number): end for number, end in found["open"].items()})
+            name: ReadGroup(found["newest"], {int(number): end for number, end in found["open"].items()})
             for name, found in value.items()
         }
         return cls(at_ms, groups)
@@ -84,7 +84,7 @@ class UnreadFile:
         return max(0, self.file.length - self.start) if self.for_rows else 0
 
 
-def gaps_since(place: LogPlace, listing: CertainListing, now_ms: int, ttl_ms: float) -> dict[str, str]:
+def gaps_since(place: PlaceInLog, listing: CertainListing, now_ms: int, ttl_ms: float) -> dict[str, str]:
     """Servers of whose log a part since `place` is missing, or may be: why. `ttl_ms`: of the cleaner's.
 
     A file that was begun later was closed after the one that was open then. So unless that one could be deleted by
@@ -112,7 +112,7 @@ def gaps_since(place: LogPlace, listing: CertainListing, now_ms: int, ttl_ms: fl
 
 def spans_since(
     listing: CertainListing,
-    places: Sequence[LogPlace],
+    places: Sequence[PlaceInLog],
     without: Iterable[str],
     is_sealed: Callable[[WalFile], bool],
 ) -> list[UnreadFile]:
@@ -130,14 +130,14 @@ def spans_since(
     return spans
 
 
-def _start(group: GroupPlace | None, file: WalFile) -> int | None:
+def _start(group: ReadGroup | None, file: WalFile) -> int | None:
     """From where a file is to be read; None if all of it was."""
     if group is None or file.number > group.newest:
         return 0
     return group.open.get(file.number)
 
 
-def listing_since(files: FileSystem, root: str, places: Sequence[LogPlace]) -> CertainListing:
+def listing_since(files: FileSystem, root: str, places: Sequence[PlaceInLog]) -> CertainListing:
     """The log's files as they are now."""
     known: dict[str, int] = {}
     for place in places:
@@ -258,11 +258,11 @@ def _leave_to_whole(found: _Found, name: tuple[str, str], why: str) -> None:
     found.rows.pop(name, None)
 
 
-def place_after(at_ms: int, listing: CertainListing, read: Iterable[FileNews]) -> LogPlace:
+def place_after(at_ms: int, listing: CertainListing, read: Iterable[FileNews]) -> PlaceInLog:
     """The place in the log after what was read of it."""
     open_files: dict[str, dict[int, int]] = {}
     for news in read:
         if not news.sealed:
             open_files.setdefault(news.file.group, {})[news.file.number] = news.end
-    groups = {name: GroupPlace(files[-1].number, open_files.get(name, {})) for name, files in listing.groups.items()}
-    return LogPlace(at_ms, groups)
+    groups = {name: ReadGroup(files[-1].number, open_files.get(name, {})) for name, files in listing.groups.items()}
+    return PlaceInLog(at_ms, groups)

@@ -27,8 +27,8 @@ from walferry.ledger import Ledger, PassDifference, PassPosition, PassRecord, Pa
 from walferry.migration.pairs.pair_findings import pass_facts, pass_line
 from walferry.migration.pairs.pair_log import (
     FileNews,
-    LogPlace,
     LogTask,
+    PlaceInLog,
     UnreadFile,
     gaps_since,
     listing_since,
@@ -173,7 +173,7 @@ def look_into_log(run: Run, side: str, positions: Sequence[PassPosition], held: 
     """`held`: bytes of the tables; reading more log than that takes longer than reading them."""
     client, files, root = _side(run, side)
     at_ms = now_ms()
-    places = {one.position: LogPlace.from_json(one.at_ms, getattr(one, side)) for one in positions}
+    places = {one.position: PlaceInLog.from_json(one.at_ms, getattr(one, side)) for one in positions}
     listing = listing_since(files, root, list(places.values()))
     ttl_ms = retention_of(client).ttl_seconds * 1000
     gaps = {number: gaps_since(place, listing, at_ms, ttl_ms) for number, place in places.items()}

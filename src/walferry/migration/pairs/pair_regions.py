@@ -14,7 +14,7 @@ from walferry.clock import now_ms
 from walferry.ledger import PassDifference, PassRecord, PassRegion
 from walferry.migration.comparing.written_rows import ROWS_AT_ONCE
 from walferry.migration.pairs.pair_plan import Sight
-from walferry.migration.pairs.pair_rows import PairRead, read_pair, settled
+from walferry.migration.pairs.pair_rows import PairRead, read_pair, still_differing
 from walferry.migration.pairs.pair_spot_check import Drawn
 from walferry.migration.sides.digest import RangePair
 from walferry.migration.sides.stored_sides import rules_of
@@ -123,4 +123,4 @@ def settle(run: Run, session: SparkSession | None, current: PassRecord) -> None:
     found = [item for item in run.ledger.passes.differences() if item.table in tables]
     if found:
         log.info("%s: %s so far; read again for %d s", run.run_id, rows_differ(len(found)), run.spec.max_lag)
-        run.ledger.passes.settle(current, *settled(run, found))
+        run.ledger.passes.settle(current, *still_differing(run, found))

@@ -60,7 +60,7 @@ def read_pair(pair: RangePair) -> Iterator[PairRead]:
     yield PairRead(outcome, rows, size, fragile)
 
 
-def settled(
+def still_differing(
     run: Run, found: Sequence[PassDifference], pause: Callable[[float], None] = time.sleep
 ) -> tuple[list[PassDifference], int]:
     """What still differs of these rows after `max_lag`, and how many rows were read for it.

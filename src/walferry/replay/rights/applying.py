@@ -59,7 +59,7 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
     target = run.target_address()
     names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in pairs}
     run.ledger.leases.require_alone(names.values())
-    with lease.hold(
+    with lease.held_leases(
         run.target.zk,
         list(names),
         holder=lease.holder(run.run_id, run.actor),

@@ -108,7 +108,7 @@ def restore(run: Run, *, at_work: bool, wait_seconds: float) -> tuple[list[str],
             left += [_text(change) for change in due if change.table == table]
             continue
         newest = partial(_newest, run, lease.resource(run.target.cluster_id(), table))
-        with lease.hold(
+        with lease.held_leases(
             run.target.zk, [table], holder=lease.holder(run.run_id, run.actor), request_seconds=0,
             wait_seconds=wait_seconds, newest=newest, tell=partial(begin_wait, run.ledger),
         ):  # fmt: skip

@@ -150,7 +150,7 @@ def _given_up(held: HeldLease) -> str:
 
 
 @contextmanager
-def hold(
+def held_leases(
     zk: KazooClient,
     tables: Sequence[str],
     *,

@@ -16,9 +16,9 @@ from walferry.migration.pairs.pair_log import (
     LOADED,
     MANY,
     FileNews,
-    GroupPlace,
-    LogPlace,
     LogTask,
+    PlaceInLog,
+    ReadGroup,
     gaps_since,
     listing_since,
     place_after,
@@ -65,7 +65,7 @@ class Log:
     def archive(self, number: int) -> None:
         self.path(number).rename(self.path(number, archived=True))
 
-    def read(self, *places: LogPlace) -> tuple[list[FileNews], LogPlace, dict[str, str]]:
+    def read(self, *places: PlaceInLog) -> tuple[list[FileNews], PlaceInLog, dict[str, str]]:
         at_ms = now_ms()
         listing = listing_since(Local(), str(self.root), places)
         gaps = gaps_since(places[0], listing, at_ms, TTL_MS) if places else {}
@@ -92,8 +92,8 @@ def test_a_first_look_only_finds_the_ends_of_files_that_are_open(wal: Log) -> No
     assert {one.file.number for one in news} == {2, 7}
     assert rows(news) == set()
     end = wal.path(2).stat().st_size
-    assert place.groups[group()] == GroupPlace(2, {2: end})
-    assert LogPlace.from_json(place.at_ms, place.as_json()) == place
+    assert place.groups[group()] == ReadGroup(2, {2: end})
+    assert PlaceInLog.from_json(place.at_ms, place.as_json()) == place
 
 
 def test_the_next_look_gives_the_rows_since_across_a_roll_and_an_archived_file(wal: Log) -> None:

@@ -45,7 +45,7 @@ def seen(source: list[Region] = SOURCE, target: list[Region] = TARGET) -> list[S
     return sights("t", "copy", source, target)
 
 
-def known(sight: Sight) -> PassRegion:
+def known_of(sight: Sight) -> PassRegion:
     return replace(REGION, region=sight.region.encoded, target_table="copy", lines=sight.lines, whole_ms=0)
 
 
@@ -75,13 +75,13 @@ def test_regions_go_together_whose_rows_overlap(here: set[bytes], there: set[byt
 
 
 def test_what_stayed_where_it_was_needs_no_more_than_its_written_rows() -> None:
-    assert [why(sight, known(sight)) for sight in seen()] == ["", ""]
+    assert [why(sight, known_of(sight)) for sight in seen()] == ["", ""]
 
 
 def test_what_was_never_read_is_read_whole_also_under_another_name_at_the_target() -> None:
     first, _ = seen()
     assert why(first, None) == NEW
-    assert why(first, replace(known(first), target_table="other")) == NEW
+    assert why(first, replace(known_of(first), target_table="other")) == NEW
 
 
 OPENED_AGAIN = [
@@ -98,30 +98,30 @@ OPENED_AGAIN = [
 def test_a_region_that_was_opened_again_on_either_side_is_read_whole_and_no_other_one(
     source: list[Region], target: list[Region]
 ) -> None:
-    known = [known(sight) for sight in seen()]
+    known = [known_of(sight) for sight in seen()]
     assert [why(sight, one) for sight, one in zip(seen(source, target), known, strict=True)] == [MOVED, ""]
 
 
-def test_a_region_whose_place_was_uncertain_keeps_no_claim() -> None:
+def test_a_region_whose_place_was_uncertain_is_not_taken_for_known() -> None:
     first, _ = seen([region("s1", b"", b"m", None), SOURCE[1]])
     assert first.lines == ""
-    assert why(first, known(first)) == MOVED
+    assert why(first, known_of(first)) == MOVED
 
 
 def test_a_region_is_read_whole_once_its_last_whole_reading_is_too_old() -> None:
     first, _ = seen()
-    assert why_whole(first, known(first), QUIET, QUIET, int(WEEK) - 1, WEEK) == ""
-    assert why_whole(first, known(first), QUIET, QUIET, int(WEEK), WEEK) == "last read whole 7.0 days ago"
+    assert why_whole(first, known_of(first), QUIET, QUIET, int(WEEK) - 1, WEEK) == ""
+    assert why_whole(first, known_of(first), QUIET, QUIET, int(WEEK), WEEK) == "last read whole 7.0 days ago"
 
 
 def test_a_region_with_more_rows_that_differ_than_are_kept_is_read_whole() -> None:
     first, _ = seen()
-    assert why(first, replace(known(first), unnamed=1)) == OVERFLOWN
+    assert why(first, replace(known_of(first), unnamed=1)) == OVERFLOWN
 
 
 def test_a_log_that_is_missing_concerns_the_regions_of_its_server() -> None:
     lost = SideNews({A.name: "file 1 is gone"})
-    known = [known(sight) for sight in seen()]
+    known = [known_of(sight) for sight in seen()]
     assert [why(sight, one, source=lost) for sight, one in zip(seen(), known, strict=True)] == [
         "source: file 1 is gone", "",
     ]  # fmt: skip
@@ -135,7 +135,7 @@ def test_a_log_that_is_missing_concerns_the_regions_of_its_server() -> None:
 
 @pytest.mark.parametrize("mark", [LOADED, MANY])
 def test_a_mark_concerns_its_region_and_those_whose_rows_it_has(mark: str) -> None:
-    known = [known(sight) for sight in seen()]
+    known = [known_of(sight) for sight in seen()]
     at_source, at_target = SideNews(marks={("t", "s2"): mark}), SideNews(marks={("copy", "t2"): mark})
     assert [why(sight, one, source=at_source) for sight, one in zip(seen(), known, strict=True)] == [
         "", f"source: {mark}",
@@ -149,14 +149,14 @@ def test_a_compaction_concerns_a_region_that_holds_what_may_reveal_older_version
     first, second = seen()
     at_source, at_target = SideNews(compacted={("t", "s1")}), SideNews(compacted={("copy", "t1")})
     for source, target, side in ((at_source, QUIET, "source"), (QUIET, at_target, "target")):
-        assert why(first, known(first), source, target) == ""
-        assert why(first, replace(known(first), fragile=True), source, target) == f"{side}: {COMPACTED}"
-        assert why(second, replace(known(second), fragile=True), source, target) == ""
+        assert why(first, known_of(first), source, target) == ""
+        assert why(first, replace(known_of(first), fragile=True), source, target) == f"{side}: {COMPACTED}"
+        assert why(second, replace(known_of(second), fragile=True), source, target) == ""
         for name, of in ((("t", "s1"), 0), (("copy", "t2"), 1)):
             news = [source, target]
             news[of] = replace(news[of], fragile={name})
             assert became_fragile(first, *news)
-            assert why(first, known(first), *news) == f"{side}: {COMPACTED}"
+            assert why(first, known_of(first), *news) == f"{side}: {COMPACTED}"
 
 
 def test_a_row_belongs_to_the_region_that_holds_it_now() -> None:

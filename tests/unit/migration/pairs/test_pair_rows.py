@@ -14,7 +14,7 @@ from unit.migration.pair_ledger import differs
 from walferry.formats.cells import CellType
 from walferry.ledger import Ledger
 from walferry.migration.pairs import pair_rows
-from walferry.migration.pairs.pair_rows import differing_cells_text, judged, settled
+from walferry.migration.pairs.pair_rows import differing_cells_text, judged, still_differing
 from walferry.migration.sides.row_sides import Cell, RowSides
 from walferry.run.run import Run
 
@@ -87,7 +87,7 @@ def test_a_row_that_arrives_within_the_lag_does_not_differ(run: Run, monkeypatch
         if clusters.now >= 20:
             clusters.rows[b"b"] = None
 
-    found, read = settled(run, [ITEM, replace(ITEM, row=b"b")], pause)
+    found, read = still_differing(run, [ITEM, replace(ITEM, row=b"b")], pause)
     assert [(item.row, item.state) for item in found] == [(b"a", "differs")]
     assert 30 <= clusters.now < 40
     assert read >= 4
@@ -96,7 +96,7 @@ def test_a_row_that_arrives_within_the_lag_does_not_differ(run: Run, monkeypatch
 def test_nobody_waits_once_all_rows_are_equal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = Clusters(monkeypatch)
     clusters.rows = {b"a": None}
-    assert settled(run, [ITEM], clusters.pause) == ([], 1)
+    assert still_differing(run, [ITEM], clusters.pause) == ([], 1)
     assert clusters.now == 0
 
 
@@ -104,7 +104,7 @@ def test_rows_beyond_those_that_are_looked_at_one_by_one_differ_too(run: Run, mo
     clusters = Clusters(monkeypatch)
     clusters.rows = {b"a": sides([cell(1)]), b"b": sides([cell(1)])}
     monkeypatch.setattr(pair_rows, "_look", lambda run, table, rows: {row: clusters.rows[row] for row in rows[:1]})
-    found, _ = settled(run, [ITEM, replace(ITEM, row=b"b")], clusters.pause)
+    found, _ = still_differing(run, [ITEM, replace(ITEM, row=b"b")], clusters.pause)
     assert [(item.state, item.detail[:11]) for item in found] == [
         ("differs", "only at the"),
         ("differs", "it was not "),

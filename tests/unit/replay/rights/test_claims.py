@@ -20,7 +20,7 @@ from walferry.replay.rights.lease import (
     LeaseLostError,
     LeaseUnknownError,
     check,
-    hold,
+    held_leases,
     supersede,
 )
 from write_limits import write_limits
@@ -211,7 +211,7 @@ def own(zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Session:
 
 def test_a_followers_lag_is_waited_out_before_each_read(zookeeper: MemoryZooKeeper) -> None:
     client = zookeeper.session()
-    with hold(client, [TABLE], holder="a run", request_seconds=0, wait_seconds=0) as leases:
+    with held_leases(client, [TABLE], holder="a run", request_seconds=0, wait_seconds=0) as leases:
         check(client, leases[TABLE])
     asked = cast(Session, client).asked
     assert asked
@@ -222,7 +222,7 @@ def test_a_replays_claims_end_with_its_lease_and_do_not_come_back_with_anothers(
     zookeeper: MemoryZooKeeper, own: Session, clock: Clock
 ) -> None:
     driver = zookeeper.session()
-    held = hold(driver, [TABLE], holder="run one", request_seconds=0, wait_seconds=0)
+    held = held_leases(driver, [TABLE], holder="run one", request_seconds=0, wait_seconds=0)
     mine = pickle.loads(pickle.dumps(Claims(TARGET, dict(held.__enter__()), "one-1", L, 50)))
     mine([TABLE])
     mine([TABLE])
@@ -231,7 +231,7 @@ def test_a_replays_claims_end_with_its_lease_and_do_not_come_back_with_anothers(
     with pytest.raises(LeaseLostError, match="no longer held"):
         mine([TABLE])
     other = zookeeper.session()
-    with hold(other, [TABLE], holder="run two", request_seconds=0, wait_seconds=0) as leases:
+    with held_leases(other, [TABLE], holder="run two", request_seconds=0, wait_seconds=0) as leases:
         Claims(TARGET, dict(leases), "two-1", L, 50)([TABLE])
         with pytest.raises(LeaseLostError, match="no longer held"):
             mine([TABLE])
@@ -241,7 +241,7 @@ def test_a_session_that_is_suspended_or_lost_ends_all_claims_of_the_process(
     zookeeper: MemoryZooKeeper, own: Session, clock: Clock
 ) -> None:
     driver = zookeeper.session()
-    with hold(driver, [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
+    with held_leases(driver, [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
         mine = Claims(TARGET, dict(leases), "one-1", L, 50)
         for state, reads in (("CONNECTED", 1), ("SUSPENDED", 2), ("LOST", 3)):
             mine([TABLE])
@@ -257,7 +257,7 @@ def test_an_attempt_that_spark_repeats_elsewhere_loses_its_claim_and_the_next_on
     """The executor may only have lost the driver, or have been suspended; the lease is the same."""
     monkeypatch.setattr(claims, "_supersede", claims._supersede.__wrapped__)
     driver = zookeeper.session()
-    with hold(driver, [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
+    with held_leases(driver, [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
         mine = Claims(TARGET, dict(leases), "one-1", L, 50)
         first, other = mine.of_attempt("7-3", 0), mine.of_attempt("7-30", 0)
         assert clock.now == 100
@@ -274,7 +274,7 @@ def test_an_attempt_that_spark_repeats_elsewhere_loses_its_claim_and_the_next_on
                 lost([TABLE])
         third([TABLE])
         assert clock.now == 200
-    with hold(driver, [TABLE], holder="run two", request_seconds=0, wait_seconds=0) as leases:
+    with held_leases(driver, [TABLE], holder="run two", request_seconds=0, wait_seconds=0) as leases:
         assert [path for path in zookeeper.nodes if "7-3" in path] == []
         Claims(TARGET, dict(leases), "two-1", L, 50).of_attempt("7-3", 0)([TABLE])
 
@@ -282,7 +282,7 @@ def test_an_attempt_that_spark_repeats_elsewhere_loses_its_claim_and_the_next_on
 def test_the_claim_of_an_attempt_ends_at_once_when_another_begins(
     zookeeper: MemoryZooKeeper, own: Session, clock: Clock
 ) -> None:
-    with hold(zookeeper.session(), [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
+    with held_leases(zookeeper.session(), [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
         first = Claims(TARGET, dict(leases), "one-1", L, 50).of_attempt("7-3", 0)
         first([TABLE])
         supersede(zookeeper.session(), leases[TABLE], Attempt("7-3", 1))
@@ -293,7 +293,7 @@ def test_the_claim_of_an_attempt_ends_at_once_when_another_begins(
 def test_a_worker_that_does_thousands_of_tasks_leaves_no_watch_behind_for_each(
     zookeeper: MemoryZooKeeper, own: Session, clock: Clock
 ) -> None:
-    with hold(zookeeper.session(), [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
+    with held_leases(zookeeper.session(), [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
         mine = Claims(TARGET, dict(leases), "one-1", L, 50)
         for task in range(100):
             mine.of_attempt(f"{task}-0", 0)([TABLE])

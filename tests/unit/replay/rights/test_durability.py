@@ -244,7 +244,9 @@ def test_what_a_killed_process_had_begun_to_change_goes_with_the_next_abort(
 
     setattr(target, moment, killed)
     session = target.zk
-    held = lease.hold(session, [TABLE], holder=lease.holder(run.run_id, "test"), request_seconds=0, wait_seconds=0)
+    held = lease.held_leases(
+        session, [TABLE], holder=lease.holder(run.run_id, "test"), request_seconds=0, wait_seconds=0
+    )
     held.__enter__()
     with pytest.raises(KeyboardInterrupt):
         make_durable(run)
@@ -305,7 +307,7 @@ def test_the_table_of_a_run_in_another_ledger_is_left_alone_while_that_holds_the
 ) -> None:
     target.set("ASYNC_WAL")
     make_durable(run)
-    with lease.hold(target.zk, [TABLE], holder="run elsewhere-1 (kim)", request_seconds=0, wait_seconds=0):
+    with lease.held_leases(target.zk, [TABLE], holder="run elsewhere-1 (kim)", request_seconds=0, wait_seconds=0):
         with pytest.raises(LeaseHeldError, match="elsewhere-1"):
             restored(run)
         assert durability(target) == "USE_DEFAULT"

@@ -15,7 +15,7 @@ from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.errors import GateShutError, SidesDifferError, TransientError
 from walferry.ledger import Ledger, RunLedger
 from walferry.replay.rights import lease
-from walferry.replay.rights.lease import HeldLease, LeaseHeldError, LeaseLostError, check, hold
+from walferry.replay.rights.lease import HeldLease, LeaseHeldError, LeaseLostError, check, held_leases
 from walferry.run.heartbeat import beating, gone, this_process
 from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.progress.state import state_of
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Iterator[RunLedger]:
 
 def taken(zookeeper: MemoryZooKeeper, run: RunLedger) -> int:
     """Take the lease, record it, give it back; its number."""
-    with hold(
+    with held_leases(
         zookeeper.session(), [TABLE], holder="a run", request_seconds=0, wait_seconds=0, newest=run.leases.newest
     ) as leases:
         run.leases.take(TABLE, "a run", leases[TABLE].number)
@@ -48,7 +48,7 @@ def test_numbers_go_on_above_those_of_the_ledger_after_the_zookeeper_was_rebuilt
 def test_numbers_go_on_above_those_of_the_zookeeper_in_a_new_ledger(run: RunLedger) -> None:
     zookeeper = MemoryZooKeeper()
     for _ in range(3):
-        with hold(zookeeper.session(), [TABLE], holder="another", request_seconds=0, wait_seconds=0):
+        with held_leases(zookeeper.session(), [TABLE], holder="another", request_seconds=0, wait_seconds=0):
             pass
     assert taken(zookeeper, run) == 4
 
@@ -65,7 +65,7 @@ def test_a_number_that_was_taken_while_one_looked_it_up_is_not_given_out_again(r
         return number
 
     client = zookeeper.session()
-    with hold(client, [TABLE], holder="slow", request_seconds=0, wait_seconds=0, newest=newest) as leases:
+    with held_leases(client, [TABLE], holder="slow", request_seconds=0, wait_seconds=0, newest=newest) as leases:
         assert (leases[TABLE].number, looks) == (2, 2)
         check(client, leases[TABLE])
 
@@ -85,7 +85,7 @@ def test_who_is_killed_while_it_waits_for_a_killed_ones_requests_leaves_that_wai
     for seconds, wanted in ((40.0, []), (0.0, [40.0]), (0.0, [40.0, 40.0])):
         session = zookeeper.session()
         with suppress(KeyboardInterrupt):
-            hold(session, [TABLE], holder="a run", request_seconds=seconds, wait_seconds=0).__enter__()
+            held_leases(session, [TABLE], holder="a run", request_seconds=seconds, wait_seconds=0).__enter__()
         assert waited == wanted
         zookeeper.expire(session)
 
@@ -104,9 +104,12 @@ def test_the_next_one_waits_for_requests_after_an_error_but_not_after_a_gate_s_n
 ) -> None:
     """Hole: after a gate had found a late edit, the next drain waited for requests for 50 s, with writes stopped."""
     zookeeper, clock = MemoryZooKeeper(), Clock(monkeypatch)
-    with suppress(type(error)), hold(zookeeper.session(), [TABLE], holder="one", request_seconds=40, wait_seconds=0):
+    with (
+        suppress(type(error)),
+        held_leases(zookeeper.session(), [TABLE], holder="one", request_seconds=40, wait_seconds=0),
+    ):
         raise error
-    with hold(zookeeper.session(), [TABLE], holder="the next", request_seconds=40, wait_seconds=0):
+    with held_leases(zookeeper.session(), [TABLE], holder="the next", request_seconds=40, wait_seconds=0):
         assert clock.slept == waits
 
 
@@ -127,7 +130,7 @@ def held_by(**process: object) -> Iterator[MemoryZooKeeper]:
     zookeeper = MemoryZooKeeper()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease, "this_process", lambda: this_process() | process)
-        held = hold(zookeeper.session(), [TABLE], holder="run move-1 (kim)", request_seconds=40, wait_seconds=0)
+        held = held_leases(zookeeper.session(), [TABLE], holder="run move-1 (kim)", request_seconds=40, wait_seconds=0)
         held.__enter__()
     yield zookeeper
     with suppress(KeyboardInterrupt):
@@ -153,7 +156,7 @@ def test_the_lease_of_a_process_that_was_killed_on_this_machine_is_taken_at_once
 
     with held_by(pid=killed) as zookeeper:
         client = zookeeper.session()
-        with hold(client, [TABLE], holder="the next", request_seconds=40, wait_seconds=0, tell=tell) as leases:
+        with held_leases(client, [TABLE], holder="the next", request_seconds=40, wait_seconds=0, tell=tell) as leases:
             check(client, leases[TABLE])
             with pytest.raises(LeaseLostError):
                 check(client, HeldLease(TABLE, 1))  # as its executors do before each request
@@ -168,7 +171,7 @@ def test_the_lease_of_a_process_is_not_taken(elsewhere: bool, killed: int, monke
     with (
         held_by(**process) as zookeeper,
         pytest.raises(LeaseHeldError, match="move-1"),
-        hold(zookeeper.session(), [TABLE], holder="another", request_seconds=0, wait_seconds=0),
+        held_leases(zookeeper.session(), [TABLE], holder="another", request_seconds=0, wait_seconds=0),
     ):
         pass
 
@@ -179,7 +182,7 @@ def test_who_looks_at_a_killed_holder_takes_nothing_from_the_one_that_came_after
     Clock(monkeypatch)
     with held_by(pid=killed) as zookeeper:
         faster = zookeeper.session()
-        held = hold(faster, [TABLE], holder="faster", request_seconds=0, wait_seconds=0)
+        held = held_leases(faster, [TABLE], holder="faster", request_seconds=0, wait_seconds=0)
         leases: dict[str, HeldLease] = {}
 
         def slowly(process: dict[str, object]) -> bool:
@@ -188,7 +191,7 @@ def test_who_looks_at_a_killed_holder_takes_nothing_from_the_one_that_came_after
             return True
 
         monkeypatch.setattr(lease, "gone", slowly)
-        slow = hold(zookeeper.session(), [TABLE], holder="slow", request_seconds=0, wait_seconds=0)
+        slow = held_leases(zookeeper.session(), [TABLE], holder="slow", request_seconds=0, wait_seconds=0)
         with pytest.raises(LeaseHeldError, match="faster"):
             slow.__enter__()
         check(faster, leases[TABLE])

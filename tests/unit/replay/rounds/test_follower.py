@@ -199,7 +199,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_again(
     left: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever left them by an error is waited for (`lease.hold`)."""
+    """Whoever left them by an error is waited for (`lease.held_leases`)."""
 
     def go_on() -> bool:
         if not left:
