@@ -37,7 +37,7 @@ SHOWN = 5
 
 
 class _LateTail:
-    """Reads the log past the end fence, each byte once."""
+    """A tail of the log past the end fence: reads each byte once."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

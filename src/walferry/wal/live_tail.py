@@ -1,4 +1,4 @@
-"""The log of a running HBase, followed: lists it, finds out how far its files can be read now. See `wal.offsets`."""
+"""A tail of the whole log: lists it, and finds out how far its files can be read now. See `wal.offsets`."""
 
 from __future__ import annotations
 

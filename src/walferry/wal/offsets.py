@@ -1,4 +1,4 @@
-"""How a reader follows the log that HBase is writing: positions, and what to read next. Pure; `wal.live_tail` does I/O.
+"""Where a tail of the whole log is, and what it reads next. Pure; `wal.live_tail` does I/O.
 
 Within a WAL group files are read in the order of their numbers. The position goes on to the next file only when the one
 before it is sealed (`wal.files`) and read to its end: HBase creates the next file first and switches to it later.

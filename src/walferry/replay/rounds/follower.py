@@ -1,4 +1,4 @@
-"""Follow the log: rounds under the leases of the target tables, open logs in between, until told to stop."""
+"""The follower: decides when a round begins, under the leases of the target tables; open logs are sent in between."""
 
 from __future__ import annotations
 

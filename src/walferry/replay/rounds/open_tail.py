@@ -1,4 +1,4 @@
-"""The log that a WAL group writes to, read as far as it is visible, again and again."""
+"""A tail of one open log: the file that a WAL group writes to, read as far as it is visible, again and again."""
 
 from __future__ import annotations
 
