@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +22,7 @@ from walferry.embedded.airflow import USERNAME
 from walferry.embedded.environment import Environment
 from walferry.ledger import Difference, Ledger, QuarantineItem
 from walferry.run.heartbeat import beating
+from walferry.settings import OwnTests
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow, pytest.mark.timeout(1200)]
 
@@ -101,10 +101,10 @@ def open_run(page: Page, environment: Environment, run: str) -> None:
 
 
 def picture(page: Page, name: str, **options: Any) -> None:
-    folder = os.environ.get("WALFERRY_PICTURES")
+    folder = OwnTests.read().pictures
     if folder:
         page.wait_for_timeout(800)
-        page.screenshot(path=Path(folder) / f"{name}.png", **options)
+        page.screenshot(path=folder / f"{name}.png", **options)
 
 
 def expired_token(environment: Environment) -> str:

@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"errors", "load", "background"},
     "ledger": {"errors", "amounts", "clock", "refusals"},
     "hbase": {"errors", "clock", "load", "formats"},
-    "wal": {"errors", "formats", "storage", "hbase"},
+    "wal": {"errors", "settings", "formats", "storage", "hbase"},
     "snapshots": {"errors", "background", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"} | {"settings"},
     "spark": GROUND - {"ledger"} | {"snapshots", "background", "settings"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
 import pickle
@@ -32,6 +33,7 @@ from walferry.settings import (
     variable_of,
     warn_of_unknown_variables,
 )
+from walferry.wal.keys import KEY_VARIABLES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "settings.md"
@@ -40,6 +42,27 @@ REMOVED = {"WALFERRY_SPARK_APPS"}
 """of which only CHANGELOG.md still speaks"""
 NO_VARIABLES = {"WALFERRY_LEGDER", "WALFERRY_PIN", "WALFERRY_WEBHOOK"}
 """what this test makes up, and the end of AIRFLOW_CONN_WALFERRY_WEBHOOK"""
+
+MAY_USE_THE_ENVIRONMENT = {
+    "bench/follow_lag.py": "what it gives to processes that it starts",
+    "bench/side_by_side/timing.py": "what it gives to processes that it starts",
+    "bench/wal_speed.py": "what it gives to processes that it starts",
+    "src/walferry/airflow/spark_submit.py": "SPARK_HOME, and what it gives to spark-submit",
+    "src/walferry/checks/validation.py": "sets GX_ANALYTICS_ENABLED",
+    "src/walferry/embedded/airflow.py": "PATH, and what it gives to Airflow",
+    "src/walferry/embedded/jars.py": "JAVA_HOME",
+    "src/walferry/embedded/processes.py": "what it gives to servers",
+    "src/walferry/embedded/spark.py": "PATH, for the servers of Spark",
+    "src/walferry/hbase/address.py": "HADOOP_CONF_DIR and HADOOP_HOME, which the HDFS library reads in each process",
+    "src/walferry/ledger/ledger.py": "USER, who signs the audit lines",
+    "src/walferry/process.py": "whether there is a WALFERRY_ variable, before the models are imported",
+    "src/walferry/run/spec.py": "connections, from AIRFLOW_CONN_…, for the command",
+    "src/walferry/settings.py": "the names of all variables, to find unknown ones",
+    "src/walferry/spark/class_archive.py": "JAVA_HOME and PATH",
+    "src/walferry/spark/session.py": "Spark's own variables, and the keys of WALs, which it hands on to Python workers",
+    "src/walferry/spark/worker_python.py": "PYTHONPATH",
+}
+"""Files with `os.environ`, each with what for. Values of walferry's own come from `settings`."""
 
 HEAD = """\
 # Settings
@@ -101,6 +124,55 @@ def test_each_variable_that_code_and_documents_name_is_declared() -> None:
             named |= set(re.findall(r"\bWALFERRY_[A-Z_]*[A-Z]\b(?!_)", text))
     prefixes = {name for name in named if any(known.startswith(f"{name}_") for known in known_variables())}
     assert named - prefixes - set(known_variables()) - REMOVED - NO_VARIABLES == set()
+
+
+def uses(tree: ast.AST) -> list[ast.AST]:
+    """Each `os.environ`, `os.environb` and `os.getenv` of a file, and each import of one of them from `os`."""
+    names = {"environ", "environb", "getenv"}
+    return [
+        node for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node.value) == "os")
+        or (isinstance(node, ast.ImportFrom) and node.module == "os" and names & {alias.name for alias in node.names})
+    ]  # fmt: skip
+
+
+def sources(*folders: str) -> Iterator[tuple[str, ast.AST]]:
+    """The Python files below these folders, by their path in the repository."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_the_environment_is_used_only_where_it_is_listed_with_a_reason() -> None:
+    found = {path for path, tree in sources("src", "dags", "plugins", "spark_apps", "bench") if uses(tree)}
+    assert found == MAY_USE_THE_ENVIRONMENT.keys()
+
+
+@pytest.mark.parametrize(
+    "line", ["os.environ['X']", "os.getenv('X')", "f(os.environ)", "os.environ.update()", "from os import environ"]
+)
+def test_a_use_of_the_environment_is_found(line: str) -> None:
+    assert uses(ast.parse(line))
+    assert not uses(ast.parse("os.path.join(environ)"))
+
+
+def test_no_variable_of_walferry_is_looked_up_by_its_name() -> None:
+    looked_up = re.compile(r"(environ(\.get\(|\[)|getenv\()['\"]WALFERRY_")
+    found = [path for path, tree in sources("src", "dags", "plugins", "spark_apps", "bench", "tests")
+             if looked_up.search("\n".join(map(ast.unparse, reads(tree))))]  # fmt: skip
+    assert found == []
+
+
+def reads(tree: ast.AST) -> list[ast.expr]:
+    """Calls and subscripts whose value is used, not set."""
+    return [
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.Call) or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load))
+    ]  # fmt: skip
+
+
+def test_the_keys_handed_on_to_python_workers_are_all_that_there_are() -> None:
+    assert sorted(KEY_VARIABLES) == sorted(map(variable_of, WalKeys.model_fields))
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -1,28 +1,29 @@
 """The cluster's keys that open encrypted WALs: where the environment says that they are.
 
     WALFERRY_WAL_KEY_HEX        one key as hex digits, whatever its name
-    WALFERRY_WAL_KEY_STORE      a key store as in the source's hbase.crypto.keyprovider.parameters: a URI of a file,
-                                jceks:///path?password=… or pkcs12:///path?passwordFile=…, whose lines are
-                                alias=password (HBase: KeyStoreKeyProvider)
-    WALFERRY_WAL_KEY_NAME       the key's name in it, or several, separated by commas: the values of
-                                hbase.crypto.wal.key.name, hbase.crypto.master.key.name, …; default: all keys
-    WALFERRY_WAL_KEY_DAMAGED    names of WAL files, separated by commas, whose own key is damaged, as an operator says
-                                who knows that the keys above are right: such a file counts as damaged from its start
+    WALFERRY_WAL_KEY_STORE      a key store, as HBase's KeyStoreKeyProvider takes it: a URI of a file
+    WALFERRY_WAL_KEY_NAME       the key's name in it, or several; default: all keys
+    WALFERRY_WAL_KEY_DAMAGED    names of WAL files whose own key is damaged, as an operator says who knows that the keys
+                                above are right: such a file counts as damaged from its start
 
-Every process that reads WALs needs them; `spark.session` hands them on to the Python workers of its jobs. No message
-shows a key or a password.
+`settings.WalKeys` has their formats. Each process that opens an encrypted WAL reads them for itself, also the Python
+workers of Spark: so no argument of a task holds a key, and other people's jobs can read `hbase_wal`. `spark.session`
+hands them on to the workers of its own jobs. No message shows a key or a password.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from walferry.errors import WalKeyError
 from walferry.formats.key_stores import WrongPasswordError, secret_keys
+
+if TYPE_CHECKING:
+    from walferry.settings import WalKeys
 
 KEY_HEX = "WALFERRY_WAL_KEY_HEX"
 KEY_STORE = "WALFERRY_WAL_KEY_STORE"
@@ -33,26 +34,32 @@ KEY_VARIABLES = (KEY_HEX, KEY_STORE, KEY_NAME, KEY_DAMAGED)
 
 def master_keys() -> Mapping[str, bytes]:
     """The keys by name; those that cannot be had are an error. Raises WalKeyError, also when none is configured."""
-    in_hex, store = os.environ.get(KEY_HEX), os.environ.get(KEY_STORE)
-    if in_hex:
+    given = _given()
+    if given.wal_key_hex is not None:
         try:
-            key = bytes.fromhex(in_hex)
+            key = bytes.fromhex(given.wal_key_hex.get_secret_value())
         except ValueError:
             raise WalKeyError(f"{KEY_HEX} is no hex number: set it to the 32 digits of an AES key") from None
         if len(key) not in (16, 24, 32):
             raise WalKeyError(f"{KEY_HEX} has {len(key)} bytes: set it to the 32, 48 or 64 digits of an AES key")
         return {KEY_HEX: key}
-    if not store:
+    if given.wal_key_store is None:
         raise WalKeyError(
             f"no key is configured: set {KEY_STORE} to the source's hbase.crypto.keyprovider.parameters, with a path "
             f"on this machine, or {KEY_HEX} to the key"
         )
-    return _of_store(store, os.environ.get(KEY_NAME, ""))
+    return _of_store(given.wal_key_store.get_secret_value(), given.wal_key_name)
 
 
 def is_damaged(name: str) -> bool:
     """Whether the operator says of a WAL file that its own key is damaged."""
-    return name in (named.strip() for named in os.environ.get(KEY_DAMAGED, "").split(","))
+    return name in (named.strip() for named in _given().wal_key_damaged.split(","))
+
+
+def _given() -> WalKeys:
+    from walferry.settings import WalKeys  # here: most processes open no encrypted WAL
+
+    return WalKeys.read()
 
 
 @lru_cache(maxsize=4)
