@@ -1,4 +1,4 @@
-"""The ledger: for every byte of every WAL file, whether it was seen, applied and verified; who did what, and when.
+"""The ledger records which bytes of every WAL file were seen, applied and verified, and who did what when.
 
 `Ledger.open(url)` opens it; its rows are frozen dataclasses. Drivers and tasks write it, Spark workers never do.
 """

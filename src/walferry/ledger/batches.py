@@ -13,7 +13,7 @@ from walferry.ledger.rows import BatchRecord, Piece, PieceKind
 from walferry.ledger.store import Store, fetch
 
 Change = Callable[[Connection], None]
-"""something to record in the transaction of something else"""
+"""records something in a transaction that another method has opened"""
 
 
 def in_one(*changes: Change) -> Change:
@@ -27,9 +27,9 @@ def in_one(*changes: Change) -> Change:
 
 
 class Batches:
-    """The batch that one run applies now, and its pieces. A run has at most one; it is gone once it is recorded.
+    """The batch that one run applies now, and its pieces. A run has at most one batch, deleted once fully recorded.
 
-    Every change calls `fence` in its transaction, which raises if this process has been succeeded by another one.
+    Every change calls `fence` in its transaction. `fence` raises when another process has taken over.
     """
 
     def __init__(self, store: Store, run_id: str) -> None:
@@ -37,7 +37,7 @@ class Batches:
         self._run_id = run_id
 
     def begin(self, plan: str, pieces: Sequence[Piece], started_ms: int, fence: Change) -> None:
-        """Record a batch before anything of it is applied. Raises WalferryError while there is an unfinished one."""
+        """Record a batch before the run applies any of it. Raises WalferryError while another batch is unfinished."""
         batches = self._store.table("batches")
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
@@ -54,7 +54,7 @@ class Batches:
             self._insert(connection, pieces)
 
     def replan(self, plan: str, pieces: Sequence[Piece] | None, fence: Change) -> None:
-        """Change the plan of the batch, and its pieces to these, of which nothing is done; None: to what they are."""
+        """Replace the plan of the batch, and its pieces unless `pieces` is None. No new piece may be done."""
         batches, found = self._store.table("batches"), self._store.table("pieces")
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
@@ -78,7 +78,7 @@ class Batches:
             return fetch(connection, Piece, table, *wanted, order=(table.c.number,))
 
     def start(self, number: int, fence: Change) -> None:
-        """A piece is applied from here on: another attempt."""
+        """Record another attempt: the run applies this piece from now on."""
         table = self._store.table("pieces")
         attempts = table.c.attempts + 1
         with self._store.database.write() as connection:
@@ -89,7 +89,7 @@ class Batches:
             )
 
     def done(self, number: int, outcome: str, fence: Change) -> Change:
-        """Records that a piece is done, in the transaction of what it has shown."""
+        """A change that records a piece as done, in the transaction that records the piece's results."""
         table = self._store.table("pieces")
 
         def change(connection: Connection) -> None:
@@ -100,12 +100,12 @@ class Batches:
         return change
 
     def finish(self, number: int, outcome: str, fence: Change) -> None:
-        """Record that a piece is done that has shown nothing else to be recorded now."""
+        """Record a piece as done when there is nothing else to record."""
         with self._store.database.write() as connection:
             self.done(number, outcome, fence)(connection)
 
     def end(self, fence: Change) -> Change:
-        """Removes the batch and its pieces, in the transaction of the last of what it has shown."""
+        """A change that removes the batch and its pieces, in the transaction that records the last results."""
         batches, pieces = self._store.table("batches"), self._store.table("pieces")
 
         def change(connection: Connection) -> None:
@@ -116,7 +116,7 @@ class Batches:
         return change
 
     def drop(self, fence: Change) -> None:
-        """Remove the batch and its pieces: what they have shown is not needed."""
+        """Remove the batch and its pieces without recording any result."""
         with self._store.database.write() as connection:
             self.end(fence)(connection)
 

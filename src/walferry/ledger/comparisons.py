@@ -18,13 +18,13 @@ from walferry.ledger.store import Store, fetch
 DECIDED_BY_A_PERSON: Collection[DifferenceKind] = (
     "not-in-log", "history-dependent", "snapshot-marker", "expired-overwrite"
 )  # fmt: skip
-"""kinds of difference that a person may accept; readers see them, so without that they shut the gate"""
+"""kinds of difference that a person may accept: readers see them, so they shut the gate until somebody does"""
 Decision = tuple[str, bytes, str]
 """Table, row and fingerprint of an accepted difference."""
 
 
 AUDITED_ROWS = 200
-"""an audit line names so many accepted rows, and has a digest of all: `accepted_differences` has them"""
+"""most accepted rows that one audit line names, beside a digest of all; `accepted_differences` lists them"""
 
 
 class Comparisons:
@@ -64,7 +64,7 @@ class Comparisons:
         return compared
 
     def add(self, compared: ComparedTable, differences: Sequence[Difference]) -> None:
-        """Add rows that differ, which a comparison had not found, to what is recorded of it."""
+        """Add differing rows that a comparison had not found to that comparison's record."""
         if not differences:
             return
         heads, found = self._store.table("compared_tables"), self._store.table("differences")
@@ -105,8 +105,8 @@ class Comparisons:
             return fetch(connection, Difference, found, *conditions, order=order)
 
     def record_look(self, table: str, differences: Sequence[Difference]) -> None:
-        """Keep which rows of a table differ at a look at what was touched since its comparison, in place of those that
-        the look before found."""
+        """Keep the differing rows of the newest look at what was touched since a table's comparison. They replace the
+        rows of the previous look."""
         looked = self._store.table("looked_differences")
         mine = (looked.c.run_id == self._run_id, looked.c.table_name == table)
         found = {item.row: item for item in differences}

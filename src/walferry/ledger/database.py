@@ -1,8 +1,9 @@
 """Opens the ledger's database, brings its schema up to date, and provides transactions.
 
-Both databases have one writer at a time: SQLite by BEGIN IMMEDIATE, PostgreSQL by an advisory lock held to the end of
-the transaction, which is READ COMMITTED: a snapshot from before the lock would not show what the last writer wrote. So
-what a write transaction reads cannot change before it commits, and the audit chain never forks.
+Both databases have one writer at a time. SQLite uses BEGIN IMMEDIATE. PostgreSQL uses an advisory lock, held to the end
+of the transaction. That transaction is READ COMMITTED, because a snapshot from before the lock would not show what the
+last writer wrote. So nothing that a write transaction reads can change before the commit, and the audit chain never
+forks.
 """
 
 from __future__ import annotations
@@ -93,13 +94,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A read-only transaction; on SQLite it sees one snapshot. It never waits for a writer."""
+        """A read-only transaction, which never waits for a writer. On SQLite the transaction sees one snapshot."""
         with self._errors(), self._engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """An exclusive transaction; it commits as a whole or, when the block raises, not at all."""
+        """An exclusive transaction: commit everything, or nothing when the block raises."""
         with self._errors(), self._engine.connect() as plain:
             connection = plain.execution_options(walferry_write=True)
             with connection.begin():
@@ -218,7 +219,7 @@ def _apply(connection: Connection, version: int, path: Path) -> None:
 
 
 def _run_script(connection: Connection, script: str) -> None:
-    """Run every statement of `script` inside the open transaction."""
+    """Run every statement of `script` in the open transaction."""
     cursor = connection.connection.cursor()
     if connection.dialect.name == "postgresql":
         cursor.execute(script)  # accepts several statements at once

@@ -1,7 +1,8 @@
-"""Packed files that no longer exist at the source as one row for neighbours in a group: the first one's, with all sums.
+"""Folds packed files that no longer exist at the source: the first file's row stands for its neighbours in the group.
 
-`wal_files.folded_to` has the number of the last one. Who looks up one of them by name finds that it is applied, so that
-none is applied again; who asks for all files gets the first one, with the times and counts of all.
+That row has the sums of all files, and `wal_files.folded_to` has the number of the last file. A lookup of any of these
+files by name finds it applied, so that no file is applied again. A list of all files has only the first file, with the
+times and counts of all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from walferry.ledger.rows import WalRange
 def chains(
     files: Iterable[tuple[str, str, bool, bool]], listed: Collection[str], kept: Collection[str]
 ) -> list[list[str]]:
-    """Names of neighbours to fold: the oldest files of each group, as long as they are packed and no longer exist.
+    """Names of neighbours to fold: the oldest files of each group that are packed and no longer exist.
 
     `files`: name, group, whether it is packed, and whether it is folded already, by group and number; `listed`: names
     of all files at the source; `kept`: names of files that stay as they are.
@@ -43,7 +44,7 @@ def chains(
 def write_folded(
     connection: Connection, table: Table, run_id: str, files: Iterable[PackedFile], tables: Mapping[str, int]
 ) -> int:
-    """Fold neighbours of a group that are verified for the same tables. Returns how many rows are gone."""
+    """Fold neighbours of a group that are verified for the same tables. Returns the number of deleted rows."""
     count = 0
     ordered = sorted(files, key=lambda file: file.number)
     for _, alike in groupby(ordered, key=lambda file: file.verified):
@@ -61,7 +62,7 @@ def write_folded(
 
 
 def folded(connection: Connection, table: Table, run_id: str, names: Collection[str]) -> set[str]:
-    """Those of the names that a folded row of `wal_files` stands for."""
+    """The names that a folded row of `wal_files` stands for."""
     if not names:
         return set()
     query = select(table.c.wal_group, table.c.number, table.c.folded_to)
@@ -77,7 +78,7 @@ def folded(connection: Connection, table: Table, run_id: str, names: Collection[
 
 
 def _fold(files: Sequence[PackedFile], tables: Mapping[str, int]) -> PackedFile:
-    """Neighbours of a group, by number and verified for the same tables, as one."""
+    """Merge neighbours of a group, sorted by number and verified for the same tables, into one."""
     first = files[0]
     sums: dict[str, WalRange] = {}
     for item in (item for file in files for item in file.ranges(tables)):

@@ -1,4 +1,4 @@
-"""What only moves forward in the ledger: fences, files and ranges, each with the rule and its refusal."""
+"""Fences, files and ranges only move forward: the rule for each, and the error when a change would break it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from walferry.errors import WalferryError
 from walferry.ledger.rows import RANGE_STATES, FileState, LogPosition, RecordedFile, SeenFile, WalRange
 
 MOST_NAMED = 5
-"""files that a line of the audit trail names"""
+"""most files that one line of the audit trail names"""
 
 
 def check_advance(run_id: str, recorded: Sequence[LogPosition], positions: Sequence[LogPosition]) -> None:
@@ -32,7 +32,7 @@ def was_sealed(file: RecordedFile | None) -> bool:
 
 
 def merge(known: RecordedFile | None, seen: SeenFile, at: int) -> RecordedFile:
-    """What is known of a file after a listing at that moment; an older listing changes nothing."""
+    """Merge a listing at moment `at` into the record of a file. An older listing changes nothing."""
     if known is None:
         state: FileState = "sealed" if seen.sealed else "open"
         sealed_ms = at if seen.sealed else None
@@ -54,15 +54,15 @@ def merge(known: RecordedFile | None, seen: SeenFile, at: int) -> RecordedFile:
 
 
 def named(files: Sequence[RecordedFile]) -> dict[str, Any]:
-    """WAL files for the audit trail: their number and bytes, and their names or, if there are many, a digest of these.
+    """Describe WAL files for the audit trail: number, bytes, and the names. Many names are replaced by a digest.
 
-    The digest is the SHA-256 of a line for each file, by name: name, blank, length.
+    The digest is the SHA-256 of one line for each file, sorted by name: name, blank, length.
     """
-    told: dict[str, Any] = {"files": len(files), "bytes": sum(file.length for file in files)}
+    summary: dict[str, Any] = {"files": len(files), "bytes": sum(file.length for file in files)}
     lines = sorted(f"{file.name} {file.length}" for file in files)
     if len(lines) > MOST_NAMED:
-        return told | {"sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest()}
-    return told | {"names": [line.rpartition(" ")[0] for line in lines]}
+        return summary | {"sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest()}
+    return summary | {"names": [line.rpartition(" ")[0] for line in lines]}
 
 
 def range_key(item: WalRange) -> tuple[str, str, int]:
@@ -71,7 +71,7 @@ def range_key(item: WalRange) -> tuple[str, str, int]:
 
 
 def check_forward(known: WalRange | None, item: WalRange) -> None:
-    """Raise WalferryError that names the range if it would move backwards."""
+    """Raise WalferryError that names the range when `item` would move the range backwards."""
     if known is None:
         return
     problem = ""

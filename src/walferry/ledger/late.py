@@ -54,18 +54,18 @@ class LateEdits:
         self._notes = Notes(store, run_id)
 
     def all(self) -> list[LateEdit]:
-        """Every one that was found, in the order in which they were found."""
+        """Every late edit, in the order in which the run found them."""
         table = self._store.table("late_edits")
         order = (table.c.found_ms, table.c.file, table.c.start_offset)
         with self._store.database.read() as connection:
             return fetch(connection, LateEdit, table, table.c.run_id == self._run_id, order=order)
 
     def rejected(self) -> frozenset[tuple[str, int]]:
-        """(file, offset) of the entries that a person rejected: whatever is applied of the log, they are left out."""
+        """(file, offset) of the entries that a person rejected: the replay always leaves them out."""
         return frozenset(edit.place for edit in self.all() if edit.decision == "reject")
 
     def note_load(self, edit: LateEdit) -> None:
-        """Keep that an entry is the marker of a bulk load: its cells are in files, not in the log."""
+        """Record that an entry is the marker of a bulk load: the cells are in files, not in the log."""
         self._notes.keep(_LOAD, {"table": edit.table}, f"{edit.file} {edit.start}")
 
     def rejected_loads(self) -> frozenset[str]:
@@ -74,7 +74,7 @@ class LateEdits:
         return frozenset(e.table for e in self.all() if e.decision == "reject" and f"{e.file} {e.start}" in loads)
 
     def found(self, edits: Sequence[LateEdit]) -> list[LateEdit]:
-        """Record edits. Returns those that were not known."""
+        """Record edits. Returns the new ones."""
         if not edits:
             return []
         table = self._store.table("late_edits")
@@ -90,7 +90,7 @@ class LateEdits:
         return new
 
     def decide(self, edits: Collection[LateEdit], decision: LateDecision, reason: str, actor: str) -> None:
-        """Record a person's decision about edits on which there was none."""
+        """Record a person's decision about edits. An earlier decision about an edit stays."""
         table = self._store.table("late_edits")
         values = {"decision": decision, "reason": reason, "decided_by": actor, "decided_ms": now_ms()}
         with self._store.database.write() as connection:

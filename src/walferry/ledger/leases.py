@@ -36,16 +36,16 @@ class Leases:
             return int(connection.execute(query).scalar_one() or 0)
 
     def outdated(self, connection: Connection, numbers: Mapping[str, int]) -> str | None:
-        """The first of these resources of which any run has taken a newer lease than the one of this number."""
+        """The first of these resources on which some run took a lease with a higher number; None when there is none."""
         leases = self._store.table("leases")
         query = select(leases.c.resource, func.max(leases.c.fencing_number)).group_by(leases.c.resource)
         newest = dict(connection.execute(query.where(leases.c.resource.in_(numbers))).all())
         return next((resource for resource, number in numbers.items() if newest.get(resource, 0) > number), None)
 
     def require_alone(self, resources: Iterable[str]) -> None:
-        """Raise FollowedTwiceError for a target table into which an unfinished run follows a log, as this one does.
+        """Raise FollowedTwiceError when another unfinished run also follows a log into one of these target tables.
 
-        Nobody knows the order of their edits then (R3), whoever has the lease at a moment.
+        The order of the two runs' edits would be unknown (R3), whichever run holds the lease.
         """
         with self._store.database.read() as connection:
             for resource in resources:

@@ -79,7 +79,7 @@ class Log:
                 self._store.note(connection, "see WAL files", self._run_id, inputs)
 
     def files(self, groups: Collection[str] | None = None) -> list[RecordedFile]:
-        """Every WAL file seen (of these groups), by group and number. Reads all that was ever seen: not for a round."""
+        """Every WAL file seen (of these groups), by group and number. Too slow for a round: reads them all."""
         wal_files = self._store.table("wal_files")
         conditions = [wal_files.c.run_id == self._run_id]
         if groups is not None:
@@ -88,14 +88,14 @@ class Log:
             return fetch(connection, RecordedFile, wal_files, *conditions, order=_by_number(wal_files))
 
     def known(self, names: Collection[str]) -> dict[str, RecordedFile]:
-        """Those of the named files that the run has seen."""
+        """The named files that the run has seen."""
         with self._store.database.read() as connection:
             return self._rows.named(connection, names)
 
     def unapplied(self) -> list[RecordedFile]:
         """The seen files that are not applied for every table of the run, by group and number.
 
-        What this costs depends on their number, not on how many files were ever seen.
+        The cost depends on the number of these files, however many the run has ever seen.
         """
         wal_files = self._store.table("wal_files")
         waiting = (wal_files.c.run_id == self._run_id, wal_files.c.applied_end.is_(None), ~wal_files.c.applied)
@@ -103,7 +103,7 @@ class Log:
             return fetch(connection, RecordedFile, wal_files, *waiting, order=_by_number(wal_files))
 
     def applied(self, names: Iterable[str]) -> set[str]:
-        """Those of the named files that are applied for every table of the run."""
+        """The named files that every table of the run has applied."""
         wal_files = self._store.table("wal_files")
         wanted, found = set(names), set[str]()
         with self._store.database.read() as connection:
@@ -117,8 +117,8 @@ class Log:
     def fold(self, listed: Collection[str]) -> None:
         """Let one row stand for neighbouring files of a group that are applied and no longer exist at the source.
 
-        `listed`: the names of all files that exist. What was begun before them and is packed is folded, except files
-        that a fence names. Where a row of its own is asked for, the first file stands for all.
+        `listed`: the names of all files that exist. Packed files older than these are folded, except files that a fence
+        names. The first file's row then stands for all.
         """
         wal_files, fences = self._store.table("wal_files"), self._store.table("fences")
         columns = (wal_files.c.name, wal_files.c.wal_group, wal_files.c.applied_end, wal_files.c.folded_to)
@@ -135,7 +135,7 @@ class Log:
                 self._store.note(connection, "fold WAL files", self._run_id, {"rows_less": count})
 
     def pending(self, names: Collection[str]) -> set[str]:
-        """Those of the named files that are neither applied nor completely held by quarantine.
+        """The named files that some table has neither applied nor has completely held by quarantine.
 
         Ranges of a batch are written last: holds without ranges belong to a batch to be repeated.
         """
@@ -165,7 +165,7 @@ class Log:
             return frozenset(group for query in queries for group in connection.scalars(query))
 
     def mark_missing(self, name: str) -> None:
-        """Record that the file is no longer in any folder of the source; what of it is not applied is a gap."""
+        """Record that the file is no longer in any folder of the source. Its unapplied bytes become gaps."""
         wal_files = self._store.table("wal_files")
         with self._store.database.write() as connection:
             known = self._rows.named(connection, [name])
@@ -229,7 +229,7 @@ class Log:
         """Ranges (of a file, in a state, of WAL groups) by file, table and start. `since_ms`: of files that are applied
         for every table, only ranges with an entry that was written then or later.
 
-        Reads all that was ever applied, unless one file or a state before `applied` is asked for: not for a round.
+        Reads every range ever applied, unless `file` or a state before `applied` is given: too slow for a round.
         """
         table, files = self._store.table("wal_ranges"), self._store.table("wal_files")
         conditions = [table.c.run_id == self._run_id]
@@ -253,13 +253,13 @@ class Log:
         return sorted(found, key=range_key)
 
     def least_states(self, groups: Collection[str]) -> dict[str, RangeState]:
-        """For each file of these groups that every table of the run has begun, the least state of its ranges."""
+        """For each file of these groups with a range of every table of the run, the least state of its ranges."""
         files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
         of_groups = (files.c.run_id == self._run_id, files.c.wal_group.in_(sorted(groups)))
         others = select(ranges.c.file, ranges.c.table_name, ranges.c.state).where(
             ranges.c.run_id == self._run_id, ranges.c.file.in_(select(files.c.name).where(*of_groups))
         )
-        begun: dict[str, dict[str, list[RangeState]]] = defaultdict(lambda: defaultdict(list))
+        found: dict[str, dict[str, list[RangeState]]] = defaultdict(lambda: defaultdict(list))
         with self._store.database.read() as connection:
             tables = self._rows.tables(connection)
             rows = connection.execute(select(files).where(*of_groups, files.c.applied_end.is_not(None))).mappings()
@@ -268,15 +268,15 @@ class Log:
                 for file in map(PackedFile.of, rows)
             }
             for name, table, state in connection.execute(others):
-                begun[name][table].append(state)
-        for name, states in begun.items():
+                found[name][table].append(state)
+        for name, states in found.items():
             if tables.keys() <= states.keys():
                 least[name] = min((state for some in states.values() for state in some), key=RANGE_STATES.index)
         return least
 
     def applied_for(self, table: str, *, verified: bool = False) -> set[str]:
-        """Names of the files all of whose edits of the table are applied; with `verified`, only of those that were
-        before a comparison that found the table equal."""
+        """Names of the files whose edits of the table are all applied; with `verified`, only files that a comparison
+        verified: it found the table equal after them."""
         files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
         of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table)
         packed = select(files).where(files.c.run_id == self._run_id, files.c.applied_end.is_not(None))

@@ -20,7 +20,7 @@ Ranges = Mapping[tuple[str, str, int], WalRange]
 
 
 class LogRows:
-    """The rows of one run's files and ranges; who calls has the transaction."""
+    """The rows of one run's files and ranges, within the caller's transaction."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -32,7 +32,7 @@ class LogRows:
         return wal_files.c.run_id == self._run_id, wal_files.c.name == name
 
     def named(self, connection: Connection, names: Iterable[str]) -> dict[str, RecordedFile]:
-        """Those of the named files that the run has seen."""
+        """The named files that the run has seen."""
         wal_files = self._store.table("wal_files")
         return {
             file.name: file
@@ -49,7 +49,7 @@ class LogRows:
         return {row.table_name: row.table_number for row in connection.execute(query)}
 
     def packed(self, connection: Connection, names: Iterable[str]) -> list[PackedFile]:
-        """Those of the named files that are packed."""
+        """The named files that are packed."""
         wal_files = self._store.table("wal_files")
         of_run = (wal_files.c.run_id == self._run_id, wal_files.c.applied_end.is_not(None))
         return [
@@ -67,7 +67,7 @@ class LogRows:
         return found
 
     def replace(self, connection: Connection, before: Ranges, after: Ranges) -> None:
-        """Write what changed of some files' ranges; a file that is applied for every table now is packed."""
+        """Write the changed ranges of some files. Pack each file that every table has now applied."""
         wal_files, table = self._store.table("wal_files"), self._store.table("wal_ranges")
         tables = self.tables(connection)
         touched = {key[0] for key, item in after.items() if before.get(key) != item}
@@ -105,7 +105,7 @@ class LogRows:
         add_up(connection, self._run_id, packed, tables)
 
     def unpack(self, connection: Connection, names: Collection[str]) -> None:
-        """Make rows again of what is packed of these files, before it changes."""
+        """Turn the packed text of these files into rows again, before a range changes."""
         packed = self.packed(connection, names)
         if not packed:
             return

@@ -14,7 +14,7 @@ from walferry.ledger.store import Store
 
 
 class Notes:
-    """One value for each name and subject. The last gate uses none, and they are not audited."""
+    """One value for each name and subject. The last gate uses no note, and the audit trail has no line about notes."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -109,8 +109,8 @@ class Notes:
     def change(
         self, name: str, change: Callable[[dict[str, Any] | None], Mapping[str, Any] | None], subject: str = ""
     ) -> bool:
-        """Keep what `change` makes of the current value (None when there is none), in one transaction; where it returns
-        None, the value stays as it is. Returns whether it was changed."""
+        """Keep the result of `change` on the current value (None when there is none), in one transaction. When `change`
+        returns None, the value stays. Returns whether the value changed."""
         notes, same = self._one(name, subject)
         with self._store.database.write() as connection:
             kept = connection.execute(select(notes.c.facts).where(*same)).scalar_one_or_none()
@@ -127,8 +127,10 @@ class Notes:
         subject: str,
         also: Callable[[Connection, dict[str, Any]], None],
     ) -> bool:
-        """Replace a value that is there, or remove it (None), in one transaction with `also`, which is given it and may
-        raise. False if there is none any more."""
+        """Replace an existing value, or remove it (`facts` None), in one transaction with `also`.
+
+        `also` receives the old value and may raise. Returns False when the value no longer exists.
+        """
         notes, same = self._one(name, subject)
         with self._store.database.write() as connection:
             kept = connection.execute(select(notes.c.facts).where(*same)).scalar_one_or_none()
@@ -142,7 +144,7 @@ class Notes:
         return True
 
     def _one(self, name: str, subject: str) -> tuple[Table, tuple[ColumnElement[bool], ...]]:
-        """The table of notes, and what is true of one note."""
+        """The table of notes, and the conditions that select one note."""
         notes = self._store.table("notes")
         return notes, (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
 

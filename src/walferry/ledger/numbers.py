@@ -1,4 +1,4 @@
-"""The log sequence numbers of one run's regions: how far they go, and which are missing in between."""
+"""The log sequence numbers of one run's regions: the last applied number, and the missing numbers before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from walferry.ledger.store import Store, chunks, fetch
 
 @dataclass(frozen=True)
 class CountedNumbers:
-    """Missing numbers of a table that shut no gate, and a person's decision about them that stands for the run."""
+    """Missing numbers of a table that do not shut the gate, and a person's decision about them for the whole run."""
 
     table: str = field(metadata={"column": "table_name"})
     places: int
@@ -53,10 +53,11 @@ class RegionNumbers:
         *,
         only_count: bool = False,
     ) -> Change:
-        """Records how far regions go now and what is missing, in the transaction of the files that show it.
+        """A change that records the last numbers and the gaps, in the transaction that records the files.
 
-        `forgotten`: tables whose numbers begin anew, because some of the log was left out. `only_count`: what is
-        missing proves nothing; of tables about which a person has decided, it is only counted, too.
+        `forgotten`: tables whose numbers start again, because the replay left out some of the log. `only_count`: the
+        gaps prove nothing, so they are counted and not listed. Gaps of tables that a person has decided about are
+        only counted, too.
         """
         table = self._store.table("region_numbers")
 
@@ -92,14 +93,14 @@ class RegionNumbers:
             self._put(connection, CountedNumbers(table, here, numbers[table]), more)
 
     def _put(self, connection: Connection, new: CountedNumbers, change: dict[str, Any]) -> None:
-        """Change a table's row; if it has none, put a new one."""
+        """Change a table's row, or insert a new one."""
         sums = self._store.table("counted_numbers")
         same = (sums.c.run_id == self._run_id, sums.c.table_name == new.table)
         if connection.execute(update(sums).where(*same).values(change)).rowcount == 0:
             connection.execute(insert(sums).values(to_columns(new) | {"run_id": self._run_id}))
 
     def counted(self) -> list[CountedNumbers]:
-        """What is only counted, and the decisions that stand for the run, by table."""
+        """The counted numbers, and the decisions for the whole run, by table."""
         with self._store.database.read() as connection:
             return self._counted(connection)
 
@@ -108,7 +109,7 @@ class RegionNumbers:
         return fetch(connection, CountedNumbers, sums, sums.c.run_id == self._run_id, order=(sums.c.table_name,))
 
     def undecided(self) -> list[tuple[NumberGap, int]]:
-        """Of each table with missing numbers that nobody has accepted: the oldest place, and how many there are."""
+        """For each table with gaps that nobody has accepted: the oldest gap, and the number of gaps."""
         holes = self._store.table("number_gaps")
         mine = (holes.c.run_id == self._run_id, holes.c.accepted_ms.is_(None))
         found = []

@@ -19,7 +19,7 @@ class Objects:
         self._run_id = run_id
 
     def plan(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
-        """Record that the object is about to be created. One that is already created stays so."""
+        """Record that the object is about to be created. An object that is already created stays `made`."""
         self._set(cluster, kind, name, "planned")
 
     def made(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
@@ -39,7 +39,7 @@ class Objects:
             return fetch(connection, ClusterObject, objects, *conditions, order=order)
 
     def of_all_runs(self, kind: ObjectKind) -> list[tuple[str, ClusterObject]]:
-        """What any run planned or made of a kind and has not removed, with that run's id, oldest first."""
+        """Objects of a kind that any run planned or made and has not removed, with that run's id, oldest first."""
         objects = self._store.table("objects")
         query = select(objects).where(objects.c.kind == kind, objects.c.state != "removed")
         with self._store.database.read() as connection:

@@ -1,9 +1,10 @@
-"""A file that is applied for every table of its run as one row: `wal_files.packed` instead of a row for each table.
+"""Packs a file that every table of its run has applied: `wal_files.packed` replaces one row for each table.
 
-`packed` has, for each table with entries in the file, its number in `run_tables`, entries, cells, first write time
-after the number in the file's name, and last write time after the first one; ':' in between, blanks between tables. A
-table that is not in it has no entry in the file. `verified` has the numbers of the tables for which the file is
-verified. The bytes are added to `applied_groups` and `verified_groups`, so that nobody has to read all files for sums.
+For each table with entries in the file, `packed` has the table's number in `run_tables`, entries, cells, first write
+time (ms after the number in the file's name) and last write time (ms after the first); ':' in between, blanks between
+tables. A table that `packed` does not name has no entry in the file. `verified` has the numbers of the tables for which
+the file is verified. The sums in `applied_groups` and `verified_groups` include the bytes, so that no caller reads
+every file to add them up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Passes over a pair of tables: what each read and found, and what is known of each region since."""
+"""Passes over a pair of tables: what each pass read and found, and what is known of each region."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from walferry.ledger.store import Store, fetch
 
 RowState = Literal["differs", "under way"]
 KEPT = 1_000
-"""passes whose numbers are kept"""
+"""newest passes that the ledger keeps"""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class PassRegion:
     rows_read: int
     bytes_read: int
     fragile: bool
-    """a compaction may change what is visible of it"""
+    """a compaction may change which cells are visible"""
     unnamed: int
-    """rows that differ beyond those that are kept"""
+    """differing rows beyond those that the ledger lists"""
 
 
 @dataclass(frozen=True)
 class PassDifference:
-    """A row that differed when it was last read. `under way`: other cells did so each time that it was read."""
+    """A row that differed when a pass last read it. `under way`: other cells differed at each read."""
 
     table: str = field(metadata={"column": "table_name"})
     row: bytes = field(metadata={"column": "row_key"})
@@ -97,7 +97,7 @@ class Passes:
     # ---- reading
 
     def latest(self, count: int) -> list[PassRecord]:
-        """The newest passes, oldest first; the last of them may be unfinished."""
+        """The newest passes, oldest first. The last one may be unfinished."""
         passes = self._store.table("passes")
         query = select(passes).where(passes.c.run_id == self._run_id).order_by(passes.c.number.desc()).limit(count)
         with self._store.database.read() as connection:
@@ -121,7 +121,7 @@ class Passes:
         return {one.position: one for one in found}
 
     def differences(self, count: int | None = None) -> list[PassDifference]:
-        """Rows that differed when they were last read, those under way last; the first `count` of them."""
+        """The first `count` rows that differed when a pass last read them; rows under way come last."""
         table = self._store.table("pass_differences")
         order = (table.c.state, table.c.table_name, table.c.row_key)
         with self._store.database.read() as connection:
@@ -131,7 +131,7 @@ class Passes:
     # ---- a pass
 
     def begin(self, attempt: int) -> PassRecord:
-        """The unfinished pass, which goes on as this attempt of the phase, or a new one."""
+        """Continue the unfinished pass as this attempt of the phase, or start a new pass."""
         passes = self._store.table("passes")
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
@@ -151,7 +151,7 @@ class Passes:
         self, current: PassRecord, source: Mapping[str, Any], target: Mapping[str, Any], at_ms: int, log_bytes: int,
         written_rows: int,
     ) -> int:  # fmt: skip
-        """Record places in both logs, and what was read of these up to there. Returns the position's number."""
+        """Record places in both logs, and how much of both was read up to them. Returns the position's number."""
         positions = self._store.table("pass_positions")
         with self._store.database.write() as connection:
             before = self._current(connection, current)
@@ -166,9 +166,9 @@ class Passes:
         return number
 
     def record(self, current: PassRecord, regions: Sequence[PassRegion], differences: Sequence[PassDifference]) -> None:
-        """Record regions that were read, and the rows of theirs that differ, in place of what was known of them.
+        """Record the regions just read and their differing rows, which replace what was known of these regions.
 
-        A region may be read a second time in a pass; it counts once. Raises WalferryError once another process has
+        A pass may read a region twice; the region counts once. Raises WalferryError once another process has
         taken the pass over.
         """
         with self._store.database.write() as connection:
@@ -195,7 +195,7 @@ class Passes:
             )  # fmt: skip
 
     def settle(self, current: PassRecord, differences: Sequence[PassDifference], rows_read: int) -> None:
-        """Record which rows differ after all, in place of all that differed so far."""
+        """Record the rows that still differ, which replace all rows that differed so far."""
         table = self._store.table("pass_differences")
         with self._store.database.write() as connection:
             before = self._current(connection, current)
@@ -211,7 +211,7 @@ class Passes:
         rows_read: int,
         second_reader: Mapping[str, Any],
     ) -> None:
-        """Record what the second reader found, with rows that differ beside those that differed so far."""
+        """Record what the second reader found, and add its differing rows to those known so far."""
         with self._store.database.write() as connection:
             before = self._current(connection, current)
             self._insert_rows(connection, differences, {})
@@ -220,7 +220,7 @@ class Passes:
             )
 
     def finish(self, current: PassRecord, there: Collection[tuple[str, str]]) -> PassRecord:
-        """End a pass in which every region that is `there` (table, region) was read. Forgets the others."""
+        """End a pass that has read every region in `there` (table, region). Forgets all other regions."""
         kept, rows = self._store.table("pass_regions"), self._store.table("pass_differences")
         positions = self._store.table("pass_positions")
         ended_ms = now_ms()
@@ -285,7 +285,7 @@ class Passes:
     def _insert_rows(
         self, connection: Connection, differences: Sequence[PassDifference], since: Mapping[tuple[str, bytes], int]
     ) -> None:
-        """Record rows that differ, each since it was first found to; a row may have been another region's."""
+        """Record differing rows, each with the time of its first finding. A row may have moved from another region."""
         table = self._store.table("pass_differences")
         for item in differences:
             same = (table.c.run_id == self._run_id, table.c.table_name == item.table)

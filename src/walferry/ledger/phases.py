@@ -70,8 +70,11 @@ class Phases:
         self._set(phase, subject, "failed", error=error, transient=transient, attempt=attempt)
 
     def reopen(self, phase: str, subject: str = "", reason: str = "to be done again") -> None:
-        """Have a phase done again, since what it was based on has changed. An attempt that is running is superseded:
-        its `finish` raises SupersededError. A phase that has failed, or not begun, stays as it is."""
+        """Have a phase done again, because its basis has changed.
+
+        This supersedes a running attempt: its `finish` raises SupersededError. A phase that has failed, or has not
+        started, stays as it is.
+        """
         if self.find(phase, subject) is not None:
             self._set(phase, subject, "failed", error=reason, transient=True, reopening=True)
 
@@ -83,7 +86,7 @@ class Phases:
             return next(iter(fetch(connection, PhaseRecord, phases, *same)), None)
 
     def all(self) -> list[PhaseRecord]:
-        """All phases in the order in which they were last started, without their facts: those of copies are long."""
+        """All phases in the order of their newest start, without their facts: the facts of copies are long."""
         phases = self._store.table("phases")
         order = (phases.c.started_ms, phases.c.phase, phases.c.subject)
         shown = [literal("{}").label(c.name) if c is phases.c.facts else c for c in phases.c]

@@ -18,7 +18,7 @@ _AT_ONCE = 500
 
 
 class Regions:
-    """What is known of the regions of one run's tables. `Log.set_ranges` changes it, together with the ranges."""
+    """What is known of the regions of one run's tables. `Log.set_ranges` changes them with the ranges."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class Regions:
             change_regions(self._store, connection, self._run_id, {(one.table, one.region): one for one in known})
 
     def forget(self, table: str) -> None:
-        """Delete what is known of a table's regions, because some of the log was left out."""
+        """Delete what is known of a table's regions, because the replay left out some of the log."""
         regions = self._store.table("known_regions")
         with self._store.database.write() as connection:
             connection.execute(delete(regions).where(regions.c.run_id == self._run_id, regions.c.table_name == table))
@@ -69,6 +69,6 @@ def change_regions(store: Store, connection: Connection, run_id: str, changes: R
 
 
 def _cut(names: list[str]) -> Iterator[list[str]]:
-    """As many as one statement takes."""
+    """Cut names into lists that fit into one statement."""
     for first in range(0, len(names), _AT_ONCE):
         yield names[first : first + _AT_ONCE]

@@ -13,7 +13,7 @@ from walferry.ledger.columns import to_columns, to_json
 from walferry.ledger.store import Store, fetch
 
 AUDITED_ROWS = 200
-"""an audit line names so many, and has a digest of all: `repaired_rows` has them"""
+"""most rows that one audit line names; the line also has a digest of all, and `repaired_rows` lists them"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Repairs:
             self._store.note(connection, "repair rows", self._run_id, inputs, outcome, actor)
 
     def all(self, table: str | None = None) -> list[RepairedRow]:
-        """Every one (of a table), in the order in which they were recorded."""
+        """Every repaired row (of a table), in the order of recording."""
         found = self._store.table("repaired_rows")
         conditions = [found.c.run_id == self._run_id] + ([] if table is None else [found.c.table_name == table])
         with self._store.database.read() as connection:

@@ -10,7 +10,7 @@ from walferry.ledger.store import Store, fetch
 
 
 class Rounds:
-    """The replay rounds of one run. All but `all` cost the same however many there were."""
+    """The replay rounds of one run. Every method except `all` has a cost independent of the number of rounds."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store

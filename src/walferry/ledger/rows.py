@@ -45,7 +45,7 @@ DifferenceKind = Literal[
 """Why a row differs (walferry/migration/explaining/explain.py)."""
 
 RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")
-"""In the order in which a range passes through them; never backwards."""
+"""The states in the order in which a range passes through them. A range never moves back."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,18 @@ class PhaseRecord:
     finished_ms: int | None
     facts: dict[str, Any]
     error: str
-    """what a failed one ended with, as `errors.as_recorded` has it, or why it is to be done again"""
+    """of a failed phase: its error as `errors.as_recorded` formats it, or why the phase must be done again"""
     transient: bool = False
-    """of a failed one: another attempt may succeed"""
+    """of a failed phase: another attempt may succeed"""
 
     @property
     def error_class(self) -> str:
-        """The class of the error that a failed one ended with; "" if it is only to be done again."""
+        """The class of a failed phase's error; "" when the phase must only be done again."""
         return class_of(self.error)
 
     @property
     def message(self) -> str:
-        """What a failed one ended with, for people."""
+        """A failed phase's error, for people."""
         return message_of(self.error)
 
 
@@ -136,7 +136,7 @@ class RegionNumber:
     number: int = field(metadata={"column": "last_number"})
     file: str
     edit: bool
-    """otherwise it is a marker"""
+    """False: a marker"""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class SeenFile:
 
 @dataclass(frozen=True)
 class RecordedFile:
-    """All that is known of a WAL file. `sealed_ms` None: it was never seen sealed."""
+    """All that is known of a WAL file. `sealed_ms` None: no listing showed the file sealed."""
 
     name: str
     group: str = field(metadata={"column": "wal_group"})
@@ -206,7 +206,7 @@ class WalRange:
     entries: int
     cells: int
     first_write_ms: int | None
-    """of an entry, a marker too"""
+    """of an entry, also of a marker"""
     last_write_ms: int | None
     """of an edit"""
     state: RangeState
@@ -226,7 +226,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Gap:
-    """Bytes that the run must apply and has not. An empty range: the file's real end is unknown."""
+    """Bytes that the run must still apply. An empty range: the file's real end is unknown."""
 
     file: str
     start: int = field(metadata={"column": "start_offset"})
@@ -243,14 +243,14 @@ class KnownRegion:
     table: str = field(metadata={"column": "table_name"})
     region: str
     store_files: frozenset[str]
-    """those that it certainly has, each as "family/name" """
+    """files that the region certainly has, each as "family/name" """
     closed_sequence: int | None = None
-    """sequence number of its closing, if that is the last event in the log"""
+    """sequence number of the region's closing, if the log shows nothing later"""
     closed_file: str = ""
     closed_offset: int = 0
     closed_ms: int = 0
     replaced_files: frozenset[str] = frozenset()
-    """store files that a compaction removed before the log told that they had been added"""
+    """store files that a compaction removed before the log showed that they had been added"""
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class Quarantined:
 
 @dataclass(frozen=True)
 class Hold:
-    """A region held by a quarantined item: nothing of it is applied from `from_offset` on."""
+    """A region held by a quarantined item: the run applies nothing of the region from `from_offset` on."""
 
     file: str
     table: str = field(metadata={"column": "table_name"})
@@ -315,7 +315,7 @@ class ComparedTable:
     drain_attempt: int
     """attempt of the phase `drain` that was done before it; 0 when there was none"""
     end_fence: str
-    """digest of the end fence when it began; "" without one"""
+    """digest of the end fence when the comparison started; "" without a fence"""
     began_ms: int
     ended_ms: int
     differing_rows: int
@@ -340,7 +340,7 @@ class RangeComparison:
     expiring: int = 0
     """cells whose TTL ended during the read, compared because both sides held them"""
     uncompared: int = 0
-    """cells whose TTL ended during the read and that only one side held: they were not compared"""
+    """cells whose TTL ended during the read, not compared because only one side held them"""
     first_ms: int | None = None
     """when the first piece of the range was requested"""
     last_ms: int | None = None
@@ -412,7 +412,7 @@ class RoundTotals:
     """just before a round ended: until then the target was as old as the previous round's cut"""
 
     def with_round(self, made: Round, previous: Round | None, *replaced: Round) -> RoundTotals:
-        """The sums with another round, which follows `previous`, instead of those that it replaces."""
+        """The sums with another round, which follows `previous` and takes the place of the rounds `replaced`."""
         age_ms = made.finished_ms - previous.covered_ms if previous else 0
         return RoundTotals(
             self.rounds + 1 - len(replaced),
@@ -425,7 +425,7 @@ class RoundTotals:
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """A batch of sealed files that is not completely applied yet; `plan` is JSON of the room that applies it."""
+    """A batch of sealed files that the run has not completely applied; `plan` is JSON of the room that applies it."""
 
     plan: str
     started_ms: int
@@ -433,7 +433,9 @@ class BatchRecord:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a batch that is applied and recorded on its own; `plan` and `outcome` are JSON of who applies it.
+    """A part of a batch that the run applies and records on its own.
+
+    `plan` and `outcome` are JSON of the room that applies the piece.
 
     `subject` is a WAL group or a range of rows, as text. The oldest edits are in the lowest number.
     """

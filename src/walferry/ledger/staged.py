@@ -20,7 +20,7 @@ class StagedFiles:
         self._run_id = run_id
 
     def record(self, file: StagedFile) -> None:
-        """Record a copy that is whole and has its name; it replaces an earlier one of the same file."""
+        """Record a copy that is complete under its final name. The copy replaces an earlier one of the same file."""
         staged = self._store.table("staged_files")
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
@@ -30,14 +30,14 @@ class StagedFiles:
             self._store.note(connection, "WAL staged", self._run_id, facts)
 
     def there(self) -> list[StagedFile]:
-        """The copies that were not removed, oldest first."""
+        """The copies that still exist, oldest first."""
         staged = self._store.table("staged_files")
         same = (staged.c.run_id == self._run_id, staged.c.removed_ms.is_(None))
         with self._store.database.read() as connection:
             return fetch(connection, StagedFile, staged, *same, order=(staged.c.staged_ms, staged.c.name))
 
     def known(self, names: Collection[str]) -> dict[str, StagedFile]:
-        """Those of the files that were ever copied, by name."""
+        """The copies ever made of these files, by name."""
         staged = self._store.table("staged_files")
         found: dict[str, StagedFile] = {}
         with self._store.database.read() as connection:
