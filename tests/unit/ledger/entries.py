@@ -28,6 +28,6 @@ def span(file: str, start: int, end: int, state: str = "sealed", table: str = TA
 
 
 def apply(ledger: Ledger, run: RunRecord, *files: SeenFile) -> None:
-    """Every byte of the files is applied."""
+    """Record every byte of the files as applied."""
     ledger.of(run.run_id).log.see_files(files)
     ledger.of(run.run_id).log.set_ranges([span(file.name, 0, file.length, "applied") for file in files])

@@ -1,4 +1,4 @@
-"""What the ledger promises of its audit trail."""
+"""What the ledger promises about its audit trail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from walferry.ledger import AuditHead, Ledger, RunRecord
 
 
 def behind_the_triggers(url: str, *statements: str) -> None:
-    """Change the audit table as somebody with the database's password could."""
+    """Change the audit table, as anybody with the database's password could."""
     engine = create_engine(url)
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":

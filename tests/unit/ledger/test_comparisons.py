@@ -1,4 +1,4 @@
-"""What the ledger promises of comparisons, their differences and what was decided about them."""
+"""What the ledger promises about comparisons, their differences and people's decisions."""
 
 from __future__ import annotations
 

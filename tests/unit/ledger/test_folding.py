@@ -1,4 +1,4 @@
-"""Applied files that no longer exist at the source are one row, and are never applied again."""
+"""One row stands for applied files that no longer exist at the source; no file is applied again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of(name: str, number: int) -> list[WalRange]:
 
 
 def told(long_run: RunLedger) -> list[object]:
-    """What does not change."""
+    """What folding leaves unchanged."""
     log = long_run.log
     return [log.coverage(), log.gaps(), log.reached(), log.last_edit_ms(), log.groups()]
 
@@ -57,7 +57,7 @@ def test_what_is_gone_from_the_beginning_of_a_group_is_one_row_with_the_sums_of_
 
 
 def test_a_folded_file_that_turns_up_again_is_applied(long_run: RunLedger) -> None:
-    """A queue may still name it, or somebody put it back."""
+    """A replication queue may still name the file, or somebody may have put it back."""
     long_run.log.fold(["rs1.19", "rs2.19"])
     again = [f"rs1.{number}" for number in range(8, 21)]
     known = {f"rs1.{number}" for number in range(10, 20)}
@@ -91,7 +91,7 @@ def test_neighbours_are_folded_only_if_they_are_verified_for_the_same_tables(lon
 
 
 def test_what_was_folded_is_still_among_the_files_of_a_span(ledger: Ledger, long_run: RunLedger) -> None:
-    """A window asks for them, to know that a long_run of its log no longer exists."""
+    """A window looks the files up to learn that a long run of its log no longer exists."""
     long_run.log.fold(["rs1.19", "rs2.19"])
     found = ledger.files_between([long_run.run_id], 14, 16)
     assert [(file.name, file.number) for file in found] == [("rs1.11", 11), ("rs2.11", 11)]

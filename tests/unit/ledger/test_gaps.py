@@ -1,4 +1,4 @@
-"""No byte between the fences is forgotten: the views of gaps."""
+"""The view `gaps` forgets no byte between the fences."""
 
 from __future__ import annotations
 

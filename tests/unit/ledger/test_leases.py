@@ -1,4 +1,4 @@
-"""What the ledger promises of leases."""
+"""What the ledger promises about leases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TestLeases:
     def test_of_two_runs_that_follow_a_log_into_a_table_the_second_waits_for_the_end_of_the_first(
         self, ledger: Ledger, kind: RunKind
     ) -> None:
-        """Hole: a drain applied newer edits while a standby was down, which put older ones over them afterwards."""
+        """Hole: a drain applied newer edits while a standby was down. The standby then put older edits over them."""
         first = ledger.open_run("first", "o", {"tables": ["t"]}, "o", "standby").run_id
         second = ledger.open_run("second", "o", {"tables": ["t"]}, "o", kind).run_id
         window = ledger.open_run("window", "o", {"tables": ["t"]}, "o", "window").run_id

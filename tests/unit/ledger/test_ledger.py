@@ -1,4 +1,4 @@
-"""What the ledger promises of runs: their names, owners and ends."""
+"""What the ledger promises about runs: their names, owners and ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TestRuns:
         ledger.verify_audit()
 
     def test_a_run_from_before_open_logs_could_be_left_alone_goes_on(self, ledger: Ledger, run: RunRecord) -> None:
-        """Hole: after an upgrade the spec had a key more than the one that was recorded."""
+        """Hole: after an upgrade the spec had one key more than the recorded spec."""
         assert ledger.open_run("move", "dag-run-1", {**SPEC, "follow": True}, "alice").run_id == run.run_id
 
     def test_after_its_end_a_name_gets_a_new_run(self, ledger: Ledger, run: RunRecord) -> None:

@@ -1,4 +1,4 @@
-"""What the ledger promises of the log: fences, files, ranges."""
+"""What the ledger promises about the log: fences, files, ranges."""
 
 from __future__ import annotations
 

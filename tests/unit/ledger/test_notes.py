@@ -1,4 +1,4 @@
-"""Notes are kept by name and subject, those of one run apart from those of another."""
+"""The ledger keeps notes by run, name and subject."""
 
 from __future__ import annotations
 

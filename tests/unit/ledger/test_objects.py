@@ -1,4 +1,4 @@
-"""What the ledger promises of the objects a run makes on the clusters."""
+"""What the ledger promises about the objects that a run creates on the clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is applied for every table becomes one row, and says all that its ranges said."""
+"""A file that every table has applied becomes one row, which still shows everything that its ranges showed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def part(ledger: Ledger) -> RunLedger:
 
 
 def rows(part: RunLedger) -> int:
-    """How many ranges have a row of their own."""
+    """The number of ranges with a row of their own."""
     store = part._store
     with store.database.read() as connection:
         return len(connection.execute(store.table("wal_ranges").select()).all())
 
 
 def whole(name: str, state: str, length: int = 80) -> list[WalRange]:
-    """Ranges of a file for both tables; it holds nothing of the second one."""
+    """Ranges of a file for both tables; the file holds nothing of the second table."""
     first = WalRange(name, 0, length, TABLE, 2, 5, 1_000, 2_000, state)  # type: ignore[arg-type]
     return [first, WalRange(name, 0, length, OTHER, 0, 0, None, None, state)]  # type: ignore[arg-type]
 

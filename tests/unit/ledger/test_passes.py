@@ -1,4 +1,4 @@
-"""What the ledger keeps of passes over a pair."""
+"""What the ledger keeps about passes over a pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger promises of phases and their attempts."""
+"""What the ledger promises about phases and their attempts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_attempt_that_fails_late_does_not_undo_what_a_newer_one_has_done(ledg
 
 
 def test_of_an_attempt_that_fails_twice_the_first_failure_is_kept(ledger: Ledger, run: RunRecord) -> None:
-    """What a process that is interrupted fails with while it ends says nothing."""
+    """The error of an interrupted process while it ends does not count."""
     phases = ledger.of(run.run_id).phases
     attempt = phases.start("copy", "t")
     phases.fail("copy", "KeyboardInterrupt: ", "t", attempt)

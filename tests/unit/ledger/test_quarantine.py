@@ -1,4 +1,4 @@
-"""What the ledger promises of the quarantine."""
+"""What the ledger promises about the quarantine."""
 
 from __future__ import annotations
 

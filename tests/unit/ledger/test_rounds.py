@@ -1,4 +1,4 @@
-"""What the ledger promises of rounds."""
+"""What the ledger promises about rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledgers of released versions, opened by the present one; ledgers from before 0.1.0, refused."""
+"""The present walferry opens the ledgers of every release, and refuses ledgers from before 0.1.0."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from walferry.ledger.database import TABLES, Database, _migrations, _run_script,
 RELEASES = sorted(path for path in (Path(__file__).parents[2] / "fixtures" / "ledger").iterdir() if path.is_dir())
 VIEWS = {"coverage", "gaps"}
 OLD_FILES = [(1, "0001_ledger"), (2, "0002_run_kinds"), (30, "0030_second_reader")]
-"""some of those from before 0.1.0"""
+"""some of the files from before 0.1.0, by number"""
 SQL_OF_0_1_0 = {
     "0001_ledger.postgresql.sql": "44c15c434e87cbd7a53ecc7c7c27443d549a7f93c7c294461f4abdde68d7f637",
     "0001_ledger.sql": "97314e5b8fdf166e04123eb2ef1b4de4d70f5910a5382b728bef97924934ffce",
     "0001_ledger.sqlite.sql": "efbd2fcb340a6c79c1854827c94302a92ecc2877d1b26e9a2f1d2a05852a661f",
 }
-"""SHA-256 of the files that release 0.1.0 has"""
+"""SHA-256 of the SQL files of release 0.1.0"""
 
 
 def make_ledger(url: str, release: Path) -> None:
-    """Make a ledger by the files of a release, as its walferry did."""
+    """Make a ledger with the files of a release, as that release did."""
     engine = create_engine(url)
     with engine.begin() as connection:
         for file in sorted(release.glob("[0-9]*.sql")):
@@ -102,7 +102,7 @@ class TestReleases:
 
 
 def test_the_sql_of_a_released_version_is_never_edited() -> None:
-    """Nor is its copy in the fixture: what changes the schema is a new numbered file."""
+    """Neither is the copy in the fixture. A change of the schema is a new numbered file."""
     for folder in (sql_directory(), RELEASES[0]):
         assert {name: sha256((folder / name).read_bytes()).hexdigest() for name in SQL_OF_0_1_0} == SQL_OF_0_1_0
     for release in RELEASES:
