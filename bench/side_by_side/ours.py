@@ -22,9 +22,10 @@ from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.pipeline import PhaseContext, do
 from walferry.replay.keeping import objects
+from walferry.run.given_spec import resolve
 from walferry.run.run import Run
 from walferry.run.spec import Cluster as ClusterInSpec
-from walferry.run.spec import Spec, resolve
+from walferry.run.spec import Spec
 
 _PROGRAM = Path(sys.executable).parent / "walferry"
 

@@ -23,7 +23,7 @@ import yaml
 
 import walferry
 from walferry.embedded import jars, tools
-from walferry.run.spec import cluster_from_connection
+from walferry.run.given_spec import cluster_from_connection
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

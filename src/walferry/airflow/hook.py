@@ -10,8 +10,9 @@ from airflow.sdk import BaseHook
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import connect
+from walferry.run.given_spec import cluster_from_connection
 from walferry.run.run import file_system
-from walferry.run.spec import Cluster, cluster_from_connection
+from walferry.run.spec import Cluster
 from walferry.settings import ZooKeeperSession
 
 TEST_SECONDS = 14.0

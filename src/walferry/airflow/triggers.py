@@ -18,6 +18,7 @@ from asgiref.sync import sync_to_async
 from walferry.errors import TransientError
 from walferry.process import open_ledger
 from walferry.run.notes.answers import Word, drop_word, keep_word, word_of
+from walferry.run.recorded_spec import options_of
 
 if TYPE_CHECKING:
     from walferry.ledger import RunLedger
@@ -97,7 +98,7 @@ def open_questions(ledger: RunLedger) -> list[str]:
     """The phases that wait, or will, for a person's answer."""
     if ledger.record.state != "running" or ledger.phases.facts("write_stop") is not None:
         return []
-    asks = ["approve", "write_stop"] if ledger.record.spec.get("write_stop", "confirm") == "confirm" else ["approve"]
+    asks = ["approve", "write_stop"] if options_of(ledger.record).write_stop == "confirm" else ["approve"]
     return [phase for phase in asks if ledger.phases.facts(phase) is None]
 
 

@@ -43,7 +43,7 @@ def existing(url: str | None) -> Ledger:
 
 
 def resolved(spec: Path) -> ResolvedSpec:
-    from walferry.run.spec import environment_connection, load_spec, refuse_window, resolve
+    from walferry.run.given_spec import environment_connection, load_spec, refuse_window, resolve
 
     given = load_spec(spec)
     refuse_window(given, str(spec))

@@ -82,8 +82,8 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
         require_targets,
         window_plan_facts,
     )
+    from walferry.run.given_spec import environment_connection, load_spec, resolve, with_window
     from walferry.run.run import Run
-    from walferry.run.spec import environment_connection, load_spec, resolve, with_window
     from walferry.spark.session import open_session
 
     spec = resolve(with_window(load_spec(path), window), environment_connection)

@@ -228,10 +228,11 @@ def resume(
     """
     from walferry.run.heartbeat import require_idle
     from walferry.run.progress.state import state_of
+    from walferry.run.recorded_spec import options_of
 
     with existing(ledger) as book:
         run = book.find(name)
-        if run.spec.get("window"):
+        if options_of(run).window is not None:
             raise UsageError(
                 f"run {run.run_id} replays a window: `walferry replay SPEC --from … --to …` continues it",
                 run=run.run_id,

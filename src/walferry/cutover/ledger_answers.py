@@ -9,7 +9,7 @@ from walferry import clock
 from walferry.amounts import amount
 from walferry.clock import shown_utc
 from walferry.cutover.answer import Answer, Reason
-from walferry.ledger import ComparedTable, RunLedger, source_tables
+from walferry.ledger import ComparedTable, RunLedger
 from walferry.migration.repairing.repair import is_unfinished
 from walferry.migration.report import compared_tables
 from walferry.migration.touching.equality import reread_after_flush
@@ -21,10 +21,10 @@ from walferry.run.notes.sent_early import sent_early
 from walferry.run.phases import steps
 from walferry.run.progress.backlog import unapplied
 from walferry.run.progress.comparing_ahead import waits_for_comparing
-from walferry.run.progress.lag import caught_up, lag_of, max_lag
+from walferry.run.progress.lag import caught_up, lag_of
 from walferry.run.progress.missing_numbers import reasons as missing_numbers
 from walferry.run.progress.next_step import accept_command
-from walferry.run.spec import Spec
+from walferry.run.recorded_spec import options_of, source_tables
 
 SHOWN_GAPS = 10
 _ROUNDS = 1_000
@@ -42,7 +42,7 @@ def phases_done(ledger: RunLedger) -> Answer:
         said = f"the cutover has begun: {facts.get('by') or 'somebody'} approved it"
         return Answer(said, (Reason(said, f"`walferry status {run.name}` shows how far it is"),))
     done = {(phase.phase, phase.subject) for phase in ledger.phases.all() if phase.state == "done"}
-    for phase, table in steps(run.kind, source_tables(run.spec)):
+    for phase, table in steps(run.kind, source_tables(run)):
         if phase.name == "replay":
             break
         if (phase.name, table) not in done:
@@ -61,7 +61,7 @@ def not_paused(ledger: RunLedger) -> Answer:
 
 def lag_is_small(ledger: RunLedger) -> Answer:
     """How far the target is behind the source, against `max_lag`."""
-    lag, most = lag_of(ledger), max_lag(ledger)
+    lag, most = lag_of(ledger), options_of(ledger.record).max_lag
     text = lag.unknown if lag.seconds is None else f"{lag.seconds:.1f} s; at most {most} s (`max_lag`)"
     if caught_up(ledger):
         return Answer(text)
@@ -89,7 +89,7 @@ def log_is_there(ledger: RunLedger) -> Answer:
 def newest_comparison(ledger: RunLedger) -> Answer:
     """The newest comparison of each table. A missing or an old one is a reason only where the spec wants one."""
     run = ledger.record
-    most = run.spec.get("max_comparison_age", Spec.model_fields["max_comparison_age"].default)
+    most = options_of(run).max_comparison_age
     if text := waits_for_copying(ledger):
         return Answer(text, (_copying_again(ledger, text),))
     if text := waits_for_comparing(ledger):
@@ -104,7 +104,7 @@ def newest_comparison(ledger: RunLedger) -> Answer:
     verify = f"`walferry verify {run.name}`"
     texts: list[str] = []
     reasons: list[Reason] = []
-    for table in source_tables(run.spec):
+    for table in source_tables(run):
         made, result = newest.get(table), found.get(table, {})
         if made is None:
             texts.append(f"{table} has not been compared in this run")
@@ -168,7 +168,7 @@ def equal_since(ledger: RunLedger) -> Answer:
 
 def opening_soon(ledger: RunLedger) -> Answer:
     """When the target will open. A late opening is no reason against the cutover: it makes the write stop longer."""
-    found = [keeps_closed(ledger, table, clock.now_ms()) for table in source_tables(ledger.record.spec)]
+    found = [keeps_closed(ledger, table, clock.now_ms()) for table in source_tables(ledger.record)]
     late = [why for why in found if why]
     if not late:
         again = reread_after_flush(ledger)
@@ -183,7 +183,7 @@ def opening_soon(ledger: RunLedger) -> Answer:
 
 def compares_ahead(ledger: RunLedger) -> Answer:
     """Whether the tables were compared before writes stopped."""
-    if ledger.record.spec.get("compare_ahead", Spec.model_fields["compare_ahead"].default):
+    if options_of(ledger.record).compare_ahead:
         return Answer("tables are compared before writes stop (`compare_ahead`)")
     said = "the spec has `compare_ahead: false`"
     return Answer(said, (Reason(said, ""),))
@@ -251,7 +251,7 @@ def no_repair_owed(ledger: RunLedger) -> Answer:
             f"a repair of {table} was interrupted after it had compacted a region of the target",
             f"`walferry repair {ledger.record.name} --table {table}` ends it",
         )
-        for table in source_tables(ledger.record.spec)
+        for table in source_tables(ledger.record)
         if is_unfinished(ledger, table)
     )
     return Answer(reasons[0].why if reasons else "no repair is unfinished", reasons)

@@ -4,7 +4,7 @@
 """
 
 from walferry.ledger.late import LateEdit
-from walferry.ledger.ledger import Ledger, RunLedger, source_tables, target_tables, user_name
+from walferry.ledger.ledger import Ledger, RunLedger, user_name
 from walferry.ledger.numbers import CountedNumbers
 from walferry.ledger.passes import PassDifference, PassPosition, PassRecord, PassRegion
 from walferry.ledger.repairs import RepairedRow
@@ -75,7 +75,5 @@ __all__ = [
     "SeenFile",
     "StagedFile",
     "WalRange",
-    "source_tables",
-    "target_tables",
     "user_name",
 ]

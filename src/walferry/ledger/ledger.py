@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -177,7 +177,7 @@ class Ledger:
             connection.execute(insert(runs).values(to_columns(run)))
             tables = [
                 {"run_id": run.run_id, "table_name": table, "table_number": number}
-                for number, table in enumerate(source_tables(spec))
+                for number, table in enumerate(_source_tables(spec.get("tables", ())))
             ]
             if tables:
                 connection.execute(insert(self._store.table("run_tables")), tables)
@@ -343,7 +343,7 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
     ]
     if not differing:
         return run
-    resume = "" if run.spec.get("window") else f" or by `walferry resume {run.name}`"
+    resume = "" if run.kind == "window" else f" or by `walferry resume {run.name}`"
     raise UsageError(
         f"run {run.run_id} of {run.name!r} is unfinished and belongs to {run.owner}, with another "
         f"{' and '.join(differing)} than this one ({owner}): continue it as it was started, by clearing its "
@@ -354,18 +354,10 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
     )
 
 
-def source_tables(spec: Mapping[str, Any]) -> list[str]:
-    """The spec's source tables as the WAL names them, without the namespace `default`."""
-    return list(target_tables(spec))
-
-
-def target_tables(spec: Mapping[str, Any]) -> dict[str, str]:
-    """The target table of each source table, by name; both without the namespace `default`."""
-    pairs = {}
-    for table in spec.get("tables", ()):
-        source, target = (table["source"], table.get("target")) if isinstance(table, Mapping) else (str(table), None)
-        pairs[source.removeprefix("default:")] = (target or source).removeprefix("default:")
-    return dict(sorted(pairs.items()))
+def _source_tables(tables: Iterable[str | Mapping[str, str]]) -> list[str]:
+    """The source tables by name, as the WAL names them: without the namespace `default`."""
+    names = (table if isinstance(table, str) else table["source"] for table in tables)
+    return sorted({name.removeprefix("default:") for name in names})
 
 
 def user_name() -> str:

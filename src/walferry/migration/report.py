@@ -22,6 +22,7 @@ from walferry.run.notes.last_comparison import AFTER_THE_RUN, counts_as_equal, i
 from walferry.run.notes.spot_check import only_second, spot_check_of
 from walferry.run.progress.missing_numbers import number_gap_text
 from walferry.run.progress.status import status
+from walferry.run.recorded_spec import options_of
 
 SHOWN_ROWS = 20
 """of those that differ, in the text, the worst first"""
@@ -76,7 +77,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
 
 def _unseen(ledger: RunLedger) -> list[str]:
     """What a migration does not see until its last whole comparison is done."""
-    looks = ledger.record.kind == "migration" and ledger.record.spec.get("compare_ahead", True)
+    looks = ledger.record.kind == "migration" and options_of(ledger.record).compare_ahead
     return unseen(ledger) if looks and ledger.phases.facts("check_drain") is None else []
 
 

@@ -19,7 +19,8 @@ from walferry.run.fences import fences_of
 from walferry.run.heartbeat import beating
 from walferry.run.known_rows import KnownRows
 from walferry.run.phases import needed, phase_of
-from walferry.run.spec import Cluster, ResolvedSpec, TablePair
+from walferry.run.recorded_spec import source_of, source_tables, spec_of
+from walferry.run.spec import Cluster, TablePair
 from walferry.storage import FileSystem, open_hdfs
 from walferry.wal.copies import as_url, open_folder, with_copies
 from walferry.wal.fences import Fences
@@ -42,12 +43,12 @@ class Run:
         self.record: RunRecord = ledger.run(record) if isinstance(record, str) else record
         self.ledger = ledger.of(self.record.run_id)
         """this run's part of the ledger; `ledger.whole` is all of it"""
-        if not self.record.spec["tables"]:
+        if not source_tables(self.record):
             raise UsageError(
                 f"run {self.record.run_id} is only the record of {self.record.owner}: it has no tables to work on",
                 run=self.record.run_id,
             )
-        self.spec = ResolvedSpec.model_validate(self.record.spec)
+        self.spec = spec_of(self.record)
         self.known_rows = KnownRows()
         self.actor = actor or f"{user_name()}@{socket.gethostname()}"
 
@@ -156,7 +157,7 @@ class Run:
         found = [
             item.name
             for run_id, item in self.ledger.objects.of_all_runs("folder")
-            if Cluster.model_validate(self.ledger.whole.run(run_id).spec["source"]).address().cluster == source.cluster
+            if (there := source_of(self.ledger.whole.run(run_id))) and there.address().cluster == source.cluster
         ]
         return tuple(url for url in dict.fromkeys(found) if _answers(url, source.user))
 

@@ -1,19 +1,14 @@
-"""The spec of a migration: one YAML file, or the same keys as DAG params or CLI options."""
+"""The spec of a run: its keys, their defaults and their checks. What a key steers is in its description."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import urlsplit
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -101,7 +96,7 @@ def _table_pair(value: Any) -> Any:
     return {"source": value, "target": value} if isinstance(value, str) else value
 
 
-_Table = Annotated[
+Table = Annotated[
     TablePair,
     BeforeValidator(_table_pair, json_schema_input_type=Annotated[str, Field(pattern=TABLE_NAME)] | TablePair),
 ]
@@ -184,27 +179,11 @@ class Throttle(BaseModel):
     write_cells: _Rate | None = Field(default=None, description="cells: 50000")
 
 
-class Spec(BaseModel):
-    """What to move, from where to where, and how. Unknown keys are errors."""
+class Options(BaseModel):
+    """How a run goes. Each key has a default, which is in no other place."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(
-        pattern=r"^[a-z][a-z0-9_]{0,39}$",
-        title="Name",
-        description="Names the run and every object that it creates on the clusters.",
-    )
-    source: Cluster | str = Field(
-        default="hbase_source", title="Source", description="Airflow connection of type hbase."
-    )
-    target: Cluster | str = Field(
-        default="hbase_target", title="Target", description="Airflow connection of type hbase."
-    )
-    tables: list[_Table] = Field(
-        min_length=1,
-        title="Tables",
-        description='As ns:table, or {"source": "ns:a", "target": "ns:b"} for another name at the target.',
-    )
     apply: Literal["auto", "bulk"] | WriterKind = Field(
         default="auto",
         title="Way in which edits are applied",
@@ -294,6 +273,35 @@ class Spec(BaseModel):
         default=None, title="Window", description="For replays of a window; a migration has none."
     )
 
+    @field_validator("apply", mode="before")
+    @classmethod
+    def _known_writer(cls, asked: Any) -> Any:
+        known = ["auto", "bulk", *(kind.value for kind in WriterKind)]
+        if asked not in known:
+            raise ValueError(f"it can be {', '.join(known[:-1])} or {known[-1]}")
+        return asked
+
+
+class Spec(Options):
+    """What to move, from where to where, and how. Unknown keys are errors."""
+
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_]{0,39}$",
+        title="Name",
+        description="Names the run and every object that it creates on the clusters.",
+    )
+    source: Cluster | str = Field(
+        default="hbase_source", title="Source", description="Airflow connection of type hbase."
+    )
+    target: Cluster | str = Field(
+        default="hbase_target", title="Target", description="Airflow connection of type hbase."
+    )
+    tables: list[Table] = Field(
+        min_length=1,
+        title="Tables",
+        description='As ns:table, or {"source": "ns:a", "target": "ns:b"} for another name at the target.',
+    )
+
     @field_validator("tables")
     @classmethod
     def _each_table_once(cls, tables: list[TablePair]) -> list[TablePair]:
@@ -306,14 +314,6 @@ class Spec(BaseModel):
         if system:
             raise ValueError(f"system tables are not migrated: {', '.join(system)}")
         return tables
-
-    @field_validator("apply", mode="before")
-    @classmethod
-    def _known_writer(cls, asked: Any) -> Any:
-        known = ["auto", "bulk", *(kind.value for kind in WriterKind)]
-        if asked not in known:
-            raise ValueError(f"it can be {', '.join(known[:-1])} or {known[-1]}")
-        return asked
 
     @model_validator(mode="after")
     def _stage_has_a_folder(self) -> Spec:
@@ -364,50 +364,6 @@ class ResolvedSpec(Spec):
         return self.model_dump(mode="json", by_alias=True)
 
 
-Connections = Callable[[str], Cluster]
-
-
-def load_spec(path: Path) -> Spec:
-    """Read a spec from YAML. Raises UsageError, which names the file, the key and what is wrong with it."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read the spec {path}: {error.strerror}", file=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 at byte {error.start}", file=str(path)) from error
-    except yaml.YAMLError as error:
-        # Not the error's whole text, which quotes the file.
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        what = getattr(error, "problem", None) or "unreadable"
-        raise UsageError(f"{path} is not YAML{where}: {what}", file=str(path)) from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} is not a mapping of keys; see migration.example.yaml", file=str(path))
-    return parse_spec(content, origin=str(path))
-
-
-def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
-    """Validate the keys of a spec. Raises UsageError, which lists every fault; `origin` is where they were given."""
-    try:
-        return Spec.model_validate(content)
-    except ValidationError as error:
-        raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from error
-
-
-def refuse_window(spec: Spec, origin: str) -> None:
-    """Raise UsageError for a spec with a window: a migration replays all of the log."""
-    if spec.window is not None:
-        raise UsageError(
-            f"{origin}: window: a migration has none; to replay one, use `walferry replay --from … --to …`",
-            origin=origin,
-        )
-
-
-def with_window(spec: Spec, window: Mapping[str, str]) -> Spec:
-    """The spec with a window ("from", "to": ISO 8601). Raises UsageError for one that cannot be parsed."""
-    return parse_spec(spec.model_dump(by_alias=True) | {"window": dict(window)}, origin="window")
-
-
 def describe_faults(error: ValidationError) -> str:
     """Pydantic's findings in one line, without the values given (they may be secrets)."""
     faults = []
@@ -431,79 +387,3 @@ def _unknown(key: object) -> str:
         return "this key does not belong here"
     alike = get_close_matches(str(key), known, n=1, cutoff=0.75)
     return f"unknown key; did you mean {alike[0]}?" if alike else "unknown key"
-
-
-def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:
-    """Replace connection ids by the clusters' addresses."""
-    clusters = {
-        side: cluster if isinstance(cluster, Cluster) else connections(cluster)
-        for side, cluster in (("source", spec.source), ("target", spec.target))
-    }
-    keys = spec.model_dump(by_alias=True) | {side: cluster.model_dump() for side, cluster in clusters.items()}
-    try:
-        return ResolvedSpec.model_validate(keys)
-    except ValidationError as error:
-        raise UsageError(describe_faults(error)) from error
-
-
-def cluster_from_connection(
-    connection_id: str, host: str | None, port: int | None, extra: Mapping[str, Any], login: str | None = None
-) -> Cluster:
-    """Read a connection of type `hbase`: host = ZooKeeper quorum, port for hosts that name none, the rest as extras."""
-    if not host:
-        raise UsageError(
-            f"connection {connection_id} has no host: set it to the ZooKeeper quorum", connection=connection_id
-        )
-    quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in map(str.strip, host.split(",")))
-    known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "waldir", "thrift", "user") if extra.get(key)}
-    if login:
-        known.setdefault("user", login)
-    try:
-        return Cluster(zookeeper=quorum, **known)
-    except ValidationError as error:
-        raise UsageError(f"connection {connection_id}: {describe_faults(error)}", connection=connection_id) from error
-
-
-def environment_connection(connection_id: str) -> Cluster:
-    """Read a connection from `AIRFLOW_CONN_<ID>`, as JSON or URI, as Airflow does."""
-    variable = f"AIRFLOW_CONN_{connection_id.upper()}"
-    text = os.environ.get(variable)
-    if not text:
-        raise UsageError(
-            f"connection {connection_id} is not known: set {variable}, or write the cluster into the spec",
-            connection=connection_id,
-        )
-    try:
-        host, port, login, extra = _json_connection(text) if text.lstrip().startswith("{") else _uri_connection(text)
-    except (ValueError, TypeError, AttributeError):
-        # Not the error's own text, which may quote the value and with it a password.
-        raise UsageError(f"{variable} is neither Airflow's JSON nor its URI format", connection=connection_id) from None
-    return cluster_from_connection(connection_id, host, port, extra, login)
-
-
-Connection = tuple[str | None, int | None, str | None, Mapping[str, Any]]
-"""host, port, login, extra"""
-
-
-def _json_connection(text: str) -> Connection:
-    fields = json.loads(text)
-    extra = fields.get("extra") or {}
-    port = fields.get("port")
-    return (
-        fields.get("host"),
-        int(port) if port else None,
-        fields.get("login"),
-        dict(json.loads(extra) if isinstance(extra, str) else extra),
-    )
-
-
-def _uri_connection(text: str) -> Connection:
-    """`hbase://login@host:port/?key=value`, each part percent-encoded; several hosts are one encoded part."""
-    parts = urlsplit(text)
-    credentials, _, place = parts.netloc.rpartition("@")
-    host, _, port = (place, "", "") if "," in place else place.partition(":")
-    extra = dict(parse_qsl(parts.query))
-    if "__extra__" in extra:  # how Airflow writes extras that a query cannot hold
-        extra = json.loads(extra["__extra__"])
-    login = unquote(credentials.partition(":")[0])
-    return unquote(host), int(port) if port else None, login or None, extra

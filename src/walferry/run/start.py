@@ -8,8 +8,9 @@ from typing import Any
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
+from walferry.run.given_spec import Connections, parse_spec, refuse_window, resolve
 from walferry.run.heartbeat import require_idle
-from walferry.run.spec import Connections, ResolvedSpec, parse_spec, refuse_window, resolve
+from walferry.run.spec import ResolvedSpec
 
 
 def start_run(

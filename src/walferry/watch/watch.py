@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from walferry.errors import GapError, WalferryError
 from walferry.hbase.client import HBaseClient
@@ -20,8 +19,9 @@ from walferry.replay.log.cut import as_listed, as_seen
 from walferry.run.fences import fences_of
 from walferry.run.progress.backlog import unapplied
 from walferry.run.progress.exposure import exposure_of
-from walferry.run.progress.lag import LagSplit, lag_by_group, lag_of, lag_split, max_lag
+from walferry.run.progress.lag import LagSplit, lag_by_group, lag_of, lag_split
 from walferry.run.progress.requests import requests_of
+from walferry.run.recorded_spec import options_of, source_of, spec_of
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
@@ -50,10 +50,11 @@ def watch_run(ledger: Ledger, connection: str, cluster: Cluster) -> RunRecord:
     for run in ledger.runs():
         if run.name == name and run.state == "running":
             known = len(ledger.of(run.run_id).log.files())
-            if run.spec == spec and known < MOST_FILES:
+            same = source_of(run) == cluster
+            if same and known < MOST_FILES:
                 return run
-            ledger.of(run.run_id).end("done", WATCHER, "superseded: " + ("another cluster" if run.spec != spec else
-                           f"{known} files are known"))  # fmt: skip
+            why = f"{known} files are known" if same else "another cluster"
+            ledger.of(run.run_id).end("done", WATCHER, f"superseded: {why}")
     return ledger.open_run(name, WATCHER, spec, WATCHER, "watch")
 
 
@@ -181,18 +182,14 @@ def runs_on(ledger: Ledger, cluster: Cluster) -> list[RunRecord]:
     return [
         run
         for run in ledger.runs()
-        if run.state == "running"
-        and run.kind not in ("watch", "pair")
-        and _same_cluster(run.spec.get("source"), cluster)
+        if run.state == "running" and run.kind not in ("watch", "pair") and _same_cluster(source_of(run), cluster)
     ]
 
 
-def _same_cluster(source: Any, cluster: Cluster) -> bool:
-    if not isinstance(source, Mapping):
-        return False
-    here = cluster.model_dump()
-    return any(
-        all(source.get(key) == here[key] for key in keys) for keys in (("zookeeper", "znode"), ("webhdfs", "rootdir"))
+def _same_cluster(source: Cluster | None, cluster: Cluster) -> bool:
+    return source is not None and (
+        (source.zookeeper, source.znode) == (cluster.zookeeper, cluster.znode)
+        or (source.webhdfs, source.rootdir) == (cluster.webhdfs, cluster.rootdir)
     )
 
 
@@ -237,7 +234,7 @@ def run_facts(
         quarantine=len(held),
         time_to_loss_seconds=loss,
         log_kept_bytes=None if exposure is None else exposure.kept_bytes,
-        max_lag=max_lag(ledger.of(run.run_id)),
+        max_lag=options_of(run).max_lag,
         lost=lost,
         held=held,
     )
@@ -245,7 +242,7 @@ def run_facts(
 
 def _oldest_waiting_ms(run: RunRecord, backlog: Collection[WalFile], listing: Listing) -> int:
     """When the oldest file with sealed edits that wait was last written; the present moment when none do."""
-    cluster = Cluster.model_validate(run.spec["source"])
+    cluster = spec_of(run).source
     closed = listing.sealed()
     for file in sorted((f for f in backlog if f.name in closed), key=lambda f: listing.modified_ms[f.name]):
         if file.length > SMALL_BYTES or _holds_edits(cluster, file):

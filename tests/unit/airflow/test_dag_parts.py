@@ -12,7 +12,8 @@ from pydantic_core import to_jsonable_python
 
 from walferry.airflow.dags import drain, migrate, replay, verify
 from walferry.errors import UsageError
-from walferry.run.spec import Spec, TimeWindow, parse_spec
+from walferry.run.given_spec import parse_spec
+from walferry.run.spec import Spec, TimeWindow
 
 WINDOW = {"from": "2026-11-20T22:00:00+00:00", "to": "2026-11-20T23:00:00+00:00"}
 

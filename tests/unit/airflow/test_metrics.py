@@ -117,7 +117,8 @@ def run(ledger: Ledger) -> RunRecord:
 
 
 def begun(ledger: Ledger, kind: RunKind) -> RunRecord:
-    spec = {"source": CLUSTER.model_dump(), "tables": [{"source": "t", "target": "t"}], "max_lag": 30}
+    cluster, tables = CLUSTER.model_dump(), [{"source": "t", "target": "t"}]
+    spec = {"name": "move", "source": cluster, "target": cluster, "tables": tables, "max_lag": 30}
     run = ledger.open_run("move", "me", spec, "me", kind)
     ledger.of(run.run_id).log.set_fence("start", [LogPosition(GROUP, name(2), 2, 0)])
     ledger.of(run.run_id).log.see_files(

@@ -11,7 +11,7 @@ import pytest
 from walferry.embedded import jars
 from walferry.embedded.environment import Environment
 from walferry.errors import UsageError
-from walferry.run.spec import environment_connection
+from walferry.run.given_spec import environment_connection
 from walferry.settings import EmbeddedServers
 
 

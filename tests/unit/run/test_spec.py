@@ -8,16 +8,8 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from walferry.errors import UsageError
-from walferry.run.spec import (
-    Cluster,
-    Spec,
-    TablePair,
-    cluster_from_connection,
-    environment_connection,
-    load_spec,
-    parse_spec,
-    resolve,
-)
+from walferry.run.given_spec import cluster_from_connection, environment_connection, load_spec, parse_spec, resolve
+from walferry.run.spec import Cluster, Spec, TablePair
 
 EXAMPLE = Path(__file__).parents[3] / "migration.example.yaml"
 CLUSTER = {"zookeeper": "zk:2181", "webhdfs": "http://nn:9870", "rootdir": "hdfs://nn:8020/hbase"}

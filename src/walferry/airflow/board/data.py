@@ -28,8 +28,6 @@ from walferry.ledger import (
     RangeComparison,
     Round,
     RunRecord,
-    source_tables,
-    target_tables,
 )
 from walferry.ledger.columns import to_json
 from walferry.ledger.comparisons import Decision, needs_decision
@@ -41,10 +39,11 @@ from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION, GapKind
 from walferry.run.heartbeat import alive
 from walferry.run.phases import phases_of, subjects
-from walferry.run.progress.lag import ages, max_lag
+from walferry.run.progress.lag import ages
 from walferry.run.progress.missing_numbers import faults
 from walferry.run.progress.state import PhaseShown, phase_shown
 from walferry.run.progress.status import status
+from walferry.run.recorded_spec import options_of, source_tables, target_tables
 
 RUNS_PER_PAGE = 25
 ROWS_PER_PAGE = 25
@@ -104,8 +103,8 @@ def _head(ledger: Ledger, run: RunRecord) -> Facts:
     return status(ledger.of(run.run_id)) | {
         "name": run.name,
         "owner": run.owner,
-        "tables": len(source_tables(run.spec)),
-        "max_lag": max_lag(ledger.of(run.run_id)),
+        "tables": len(source_tables(run)),
+        "max_lag": options_of(run).max_lag,
         "outcome": run.outcome,
         "created_ms": run.created_ms,
         "ended_ms": run.ended_ms,
@@ -260,7 +259,7 @@ def phase_rows(run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[
     known = {(phase.phase, phase.subject): phase for phase in phases}
     rows = []
     for phase in phases_of(run.kind):
-        whole = subjects(phase, source_tables(run.spec))
+        whole = subjects(phase, source_tables(run))
         begun = [known[phase.name, subject] for subject in whole if (phase.name, subject) in known]
         counts = Counter(phase_shown(one, run, signs) for one in begun)
         ended = [one.finished_ms for one in begun if one.finished_ms]
@@ -320,7 +319,7 @@ def _tables(
             "compared": facts["tables"].get(source),
             "repair": source in to_repair,
         }
-        for source, target in target_tables(run.spec).items()
+        for source, target in target_tables(run).items()
     ]
 
     def troubles(row: Facts) -> tuple[bool, bool]:

@@ -51,7 +51,7 @@ def replay_spec(params: Mapping[str, Any], variable: Any, window: Mapping[str, A
 def open_window() -> dict[str, str]:
     """Validate the window and open its run. Returns the run's id, and when the window will be complete."""
     from walferry.replay.windows.window import complete_at_ms, open_window
-    from walferry.run.spec import parse_spec, resolve
+    from walferry.run.given_spec import parse_spec, resolve
 
     context = get_current_context()
     variable = Variable.get(VARIABLE, default={}, deserialize_json=True)

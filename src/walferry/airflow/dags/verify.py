@@ -57,7 +57,7 @@ def pair_spec(params: Mapping[str, Any], variable: Any) -> tuple[dict[str, Any],
 def open_pair() -> str:
     """Find the run of the pair, or open it. Returns its id."""
     from walferry.migration.pairs import pair_pass
-    from walferry.run.spec import parse_spec, refuse_window, resolve
+    from walferry.run.given_spec import parse_spec, refuse_window, resolve
 
     context = get_current_context()
     variable = Variable.get(VARIABLE, default={}, deserialize_json=True)

@@ -12,10 +12,11 @@ from typing import Any
 
 from walferry.errors import UsageError
 from walferry.hbase.rowkey import parse_row, shown_row
-from walferry.ledger import AcceptedDifference, Difference, RunLedger, source_tables
+from walferry.ledger import AcceptedDifference, Difference, RunLedger
 from walferry.ledger.comparisons import Decision, decision, lacks_explanation, needs_decision
 from walferry.migration.explaining.explain import UNEXPLAINED
 from walferry.run.notes.last_comparison import comparisons_of_phase
+from walferry.run.recorded_spec import source_tables
 
 
 def waiting(ledger: RunLedger, table: str, *, unexplained: bool = False) -> list[Difference]:
@@ -40,7 +41,7 @@ def accept_named(ledger: RunLedger, table: str, row: str, reason: str, actor: st
     Raises UsageError for a table that is not part of the run, an empty reason, and a row of which not all cells are
     known.
     """
-    if table not in (known := source_tables(ledger.record.spec)):
+    if table not in (known := source_tables(ledger.record)):
         raise UsageError(f"run {ledger.run_id} has no table {table!r}; its tables: {', '.join(known)}", table=table)
     wanted = parse_row(row)
     if not any(item.row == wanted for item in waiting(ledger, table, unexplained=True)):

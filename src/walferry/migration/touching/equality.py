@@ -14,11 +14,12 @@ from typing import Any
 
 from walferry.clock import now_ms
 from walferry.hbase.descriptors import Range
-from walferry.ledger import ComparedTable, RunLedger, source_tables
+from walferry.ledger import ComparedTable, RunLedger
 from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.sides.store_files import Changed, Files, RegionFiles, Stores, store_files
 from walferry.migration.touching.touched import Known, Seen, look
 from walferry.run.notes.last_comparison import whole_comparison
+from walferry.run.recorded_spec import options_of, source_tables
 from walferry.run.run import Run
 from walferry.run.sides import SIDES, client_at, name_at
 
@@ -147,9 +148,9 @@ def why_void(ledger: RunLedger, of: ComparedTable) -> str:
 def reread_after_flush(ledger: RunLedger) -> list[str]:
     """The tables of which rows with delete markers are read again in the write stop, since READONLY flushes their
     regions: if a marker hides a single version, or each change of a store counts."""
-    if ledger.record.spec.get("write_stop") != "readonly":
+    if options_of(ledger.record).write_stop != "readonly":
         return []
-    whole = [whole_comparison(ledger, table) for table in source_tables(ledger.record.spec)]
+    whole = [whole_comparison(ledger, table) for table in source_tables(ledger.record)]
     equal = [one for of in whole if of is not None and (one := Equality.find(ledger, of)) is not None]
     return [one.table for one in equal if one.files.each_change_counts or any(span.by_version for span in one.fragile)]
 

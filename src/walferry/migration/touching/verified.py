@@ -10,12 +10,13 @@ from collections import Counter
 from walferry.amounts import amount, rows_differ
 from walferry.clock import duration, now_ms, shown_utc
 from walferry.hbase.settings import COUNTED_LATE_MS
-from walferry.ledger import ComparedTable, RunLedger, source_tables
+from walferry.ledger import ComparedTable, RunLedger
 from walferry.migration.touching.equality import Equality, why_void
 from walferry.migration.touching.touched import Seen
 from walferry.run.notes.last_comparison import whole_comparison
 from walferry.run.notes.looks import fault_now, last_look
 from walferry.run.progress.comparing_ahead import compared_so_far, why_failing
+from walferry.run.recorded_spec import options_of, source_tables
 
 SHOWN_TABLES = 5
 
@@ -26,12 +27,12 @@ Advised = tuple[str, str]
 
 def verified(ledger: RunLedger) -> tuple[str, list[Advised]]:
     """What is known of each table since it was found equal as a whole, and what speaks against a cutover."""
-    if not ledger.record.spec.get("compare_ahead", True):
+    if not options_of(ledger.record).compare_ahead:
         return "what is touched after a comparison is not followed (`compare_ahead: false`)", []
     seen, texts = Seen.of(ledger), list[str]()
     reasons = list[Advised]()
     repaired = ledger.repairs.counts()
-    for table in source_tables(ledger.record.spec):
+    for table in source_tables(ledger.record):
         whole = whole_comparison(ledger, table)
         if whole is None:
             texts.append(
@@ -106,7 +107,7 @@ def unseen(ledger: RunLedger) -> list[str]:
     seen, found = Seen.of(ledger), []
     if seen.unread:
         found.append(f"what others write at the target is not seen: {seen.unread}")
-    if ledger.record.spec.get("unlogged_writes") == "ignore":
+    if options_of(ledger.record).unlogged_writes == "ignore":
         found.append("writes that skip the log (SKIP_WAL) are not looked for (`unlogged_writes: ignore`)")
     if text := _seen_by_time(ledger, seen):
         found.append(text)
@@ -118,7 +119,7 @@ def unseen(ledger: RunLedger) -> list[str]:
                 "read http://SERVER:PORT/jmx, PORT being `hbase.regionserver.info.port` there, without a login or TLS"
             )
     if found:
-        age = ledger.record.spec.get("max_comparison_age")
+        age = options_of(ledger.record).max_comparison_age
         found.append(
             f"tables are compared as a whole again before {age} s are over"
             if age

@@ -30,9 +30,10 @@ from walferry.apply.number_spans import NumberSpan, in_order
 from walferry.apply.outcomes import FileReport
 from walferry.clock import now_ms
 from walferry.errors import UsageError
-from walferry.ledger import NumberGap, RegionNumber, RunLedger, source_tables
+from walferry.ledger import NumberGap, RegionNumber, RunLedger
 from walferry.ledger.batches import Change
 from walferry.run.progress.missing_numbers import number_gap_text
+from walferry.run.recorded_spec import source_tables
 from walferry.run.run import Run
 from walferry.wal.files import parse_wal_name
 
@@ -99,7 +100,7 @@ def accept(ledger: RunLedger, table: str, reason: str, actor: str, *, dry_run: b
     """
     if not reason.strip():
         raise UsageError("give a reason why nothing was lost: it is recorded")
-    table, tables = table.removeprefix("default:"), source_tables(ledger.record.spec)
+    table, tables = table.removeprefix("default:"), source_tables(ledger.record)
     if table not in tables:
         raise UsageError(f"run {ledger.run_id} has no source table {table!r}, only {', '.join(tables)}", table=table)
     found = [gap for gap in ledger.numbers.gaps(accepted=False) if gap.table == table]

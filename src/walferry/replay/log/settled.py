@@ -14,8 +14,9 @@ from walferry.replay.log.cut import as_listed
 from walferry.replay.log.window_log import covering, window_of
 from walferry.run.facts import fenced_ms
 from walferry.run.fences import fences_of
+from walferry.run.recorded_spec import options_of, source_of, source_tables, spec_of
 from walferry.run.run import Run
-from walferry.run.spec import Cluster, ResolvedSpec, TimeWindow
+from walferry.run.spec import Cluster, TimeWindow
 from walferry.wal.files import WalFile
 
 ALWAYS = WriteTimes(0, 1 << 62)
@@ -48,8 +49,8 @@ class OtherRuns:
 
 def reads(run: RunRecord, source: Cluster) -> bool:
     """Whether a run reads the log of this cluster."""
-    there = run.spec.get("source") or {}
-    return (there.get("zookeeper"), there.get("znode", source.znode)) == (source.zookeeper, source.znode)
+    there = source_of(run)
+    return there is not None and (there.zookeeper, there.znode) == (source.zookeeper, source.znode)
 
 
 def appliers(run: Run) -> list[RunRecord]:
@@ -60,7 +61,7 @@ def appliers(run: Run) -> list[RunRecord]:
     for other in ledger.runs():
         if other.kind in ("migration", "copy", "standby"):
             made = {(o.kind, o.name) for o in ledger.of(other.run_id).objects.all() if o.state == "made"}
-            spec = ResolvedSpec.model_validate(other.spec)
+            spec = spec_of(other)
             same = (spec.target.zookeeper, spec.target.znode) == (run.spec.target.zookeeper, run.spec.target.znode)
             if same and any(("table", table) in made for table in tables):
                 runs.add(other.run_id)
@@ -120,7 +121,7 @@ def require_no_overlap(run: Run, others: Sequence[RunRecord]) -> None:
 
 def _overlaps(theirs: RunLedger, other: RunRecord, window: TimeWindow) -> bool:
     """Whether a run may still apply edits that were written in the window."""
-    own = ResolvedSpec.model_validate(other.spec).window
+    own = options_of(other).window
     if own is not None:
         return own.start_ms < window.end_ms and window.start_ms < own.end_ms
     if theirs.batches.now() is not None:  # part of it may be applied without being recorded by table yet
@@ -140,7 +141,7 @@ def _began_before(run: Run, other: RunRecord) -> bool:
 
 
 def _require_same_tables(run: Run, other: RunRecord) -> None:
-    spec = ResolvedSpec.model_validate(other.spec)
+    spec = spec_of(other)
     if not reads(other, run.spec.source):
         raise UsageError(
             f"run {other.run_id} applied edits of another source ({spec.source.zookeeper}) to a target table of "
@@ -159,7 +160,7 @@ def _require_same_tables(run: Run, other: RunRecord) -> None:
 
 def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]:
     """From the ranges that a run recorded as applied; for a file with held regions, the other regions."""
-    own = ResolvedSpec.model_validate(other.spec).window
+    own = options_of(other).window
     span = ALWAYS if own is None else WriteTimes(own.start_ms, own.end_ms)
     held: dict[tuple[str, str], set[str]] = defaultdict(set)
     for hold in theirs.quarantine.holds():
@@ -179,7 +180,7 @@ def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]
 
 def _copied_until(theirs: RunLedger, other: RunRecord, skew_ms: int) -> int:
     """The moment up to which edits came to the target with snapshots; 0 unless all of them were cloned."""
-    tables = [pair.source for pair in ResolvedSpec.model_validate(other.spec).tables]
+    tables = source_tables(other)
     if any(theirs.phases.facts("clone", table) is None for table in tables):
         return 0
     # Planned once, before it is taken: a phase that was repeated after a kill started later than its snapshot.

@@ -19,8 +19,8 @@ from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterObject
 from walferry.replay.rights import lease
 from walferry.run.notes.waits import begin_wait, end_wait
+from walferry.run.recorded_spec import spec_of
 from walferry.run.run import Run, RunEndedError
-from walferry.run.spec import ResolvedSpec
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ def _text(change: Change) -> str:
 
 
 def _same_target(run: Run, run_id: str) -> bool:
-    there = ResolvedSpec.model_validate(run.ledger.whole.run(run_id).spec).target
+    there = spec_of(run.ledger.whole.run(run_id)).target
     return (there.zookeeper, there.znode) == (run.spec.target.zookeeper, run.spec.target.znode)
 
 

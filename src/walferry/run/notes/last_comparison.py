@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from walferry.ledger import ComparedTable, PhaseRecord, RunLedger, source_tables
+from walferry.ledger import ComparedTable, PhaseRecord, RunLedger
 from walferry.ledger.comparisons import lacks_explanation, needs_decision
 from walferry.run.notes.looks import fault_now, last_look
+from walferry.run.recorded_spec import source_tables
 
 
 def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[str]]:
@@ -24,7 +25,7 @@ def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[s
         if item.purpose == "phase" and (item.drain_attempt, item.end_fence) == drain
         and item.phase_attempt == attempt_done(phases, "compare", item.table) > 0
     }  # fmt: skip
-    return list(found.values()), [table for table in source_tables(ledger.record.spec) if table not in found]
+    return list(found.values()), [table for table in source_tables(ledger.record) if table not in found]
 
 
 def whole_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:

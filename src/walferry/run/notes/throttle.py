@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from walferry.errors import UsageError
 from walferry.ledger import RunLedger
+from walferry.run.recorded_spec import options_of
 from walferry.run.spec import Throttle, rate
 
 NOTE = "throttle"
@@ -14,7 +15,7 @@ NOTE = "throttle"
 def throttle_of(ledger: RunLedger) -> Throttle:
     """What the run may do now: what was set last, or else what its spec says."""
     kept = ledger.notes.get(NOTE)
-    return Throttle.model_validate(kept if kept is not None else ledger.record.spec.get(NOTE) or {})
+    return options_of(ledger.record).throttle if kept is None else Throttle.model_validate(kept)
 
 
 def set_throttle(ledger: RunLedger, throttle: Throttle, actor: str) -> None:

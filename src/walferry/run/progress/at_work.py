@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from walferry import clock
 from walferry.clock import shown_utc
-from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
+from walferry.ledger import PhaseRecord, RunLedger, RunRecord
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import submitted
 from walferry.run.notes.copying_again import waits_for_copying
@@ -15,11 +15,12 @@ from walferry.run.notes.shut_gate import shut_gate_noted
 from walferry.run.notes.waits import waits_for
 from walferry.run.phases import Phase, Waits, phases_of, steps
 from walferry.run.progress.comparing_ahead import left_to_compare
-from walferry.run.progress.lag import caught_up, lag_of, max_lag
+from walferry.run.progress.lag import caught_up, lag_of
 from walferry.run.progress.missing_numbers import CAUSES, undecided, way_on
 from walferry.run.progress.next_step import DO_WHAT_IT_SAYS, again_by, in_airflow
 from walferry.run.progress.states import STATES, State, StateName, label, state_at, superseded
 from walferry.run.progress.write_stop import write_stop_of
+from walferry.run.recorded_spec import options_of, source_tables
 
 BETWEEN_SECONDS = 60.0
 """Longer than a shell, or usually Airflow's scheduler, takes from one phase to the next."""
@@ -71,7 +72,7 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
             "an operator, in the shell",
         )  # fmt: skip
     if "approve" in done:
-        if run.spec.get("write_stop") == "readonly":
+        if options_of(run).write_stop == "readonly":
             cause = "the source tables are being set READONLY; replay goes on"
             return state_at("working", cause, question or replay, run)
         return _asked("waiting for the write stop", "write stop", measured, question or replay, run)
@@ -85,7 +86,9 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
         return state_at("gate shut", f"{shut}; replay goes on", replay, run, DO_WHAT_IT_SAYS)
     if (question and question.phase == "approve") or near:
         if not near:
-            measured += f", above `max_lag` ({max_lag(ledger)} s): until it is lower, the gate to the cutover is shut"
+            measured += (
+                f", above `max_lag` ({options_of(run).max_lag} s): until it is lower, the gate to the cutover is shut"
+            )
         return _asked("waiting for approval", "approval", measured, question or replay, run)
     return state_at("catching up", f"replay is running: {measured}", replay, run)
 
@@ -154,7 +157,7 @@ def idle_state(
 def _due(run: RunRecord, phases: Sequence[PhaseRecord]) -> str:
     """The first phase of the run that is not done, with its table."""
     done = {(phase.phase, phase.subject) for phase in phases if phase.state == "done"}
-    every = ((phase.name, table) for phase, table in steps(run.kind, source_tables(run.spec)))
+    every = ((phase.name, table) for phase, table in steps(run.kind, source_tables(run)))
     return next((f"{name} {table}".strip() for name, table in every if (name, table) not in done), "the end of the run")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from walferry import clock
 from walferry.ledger import RecordedFile, RunLedger
 from walferry.run.fences import fences_of
+from walferry.run.recorded_spec import source_tables
 
 RATE_SECONDS = 300
 """Rates are those of the rounds that ended within this many seconds."""
@@ -19,7 +20,7 @@ def unapplied(ledger: RunLedger, also: Sequence[RecordedFile] = ()) -> list[Reco
     after the drain.
     """
     run = ledger.record
-    if run.state != "running" or not run.spec["tables"] or ledger.phases.facts("drain") is not None:
+    if run.state != "running" or not source_tables(run) or ledger.phases.facts("drain") is not None:
         return []
     applied = ledger.log.applied(file.name for file in also)
     known = {file.name: file for file in (*ledger.log.unapplied(), *also)}

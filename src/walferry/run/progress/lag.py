@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from walferry import clock
 from walferry.ledger import Round, RunLedger
 from walferry.run.phases import phases_of
-from walferry.run.spec import Spec
+from walferry.run.recorded_spec import options_of
 
 
 @dataclass(frozen=True)
@@ -185,12 +185,7 @@ def ages(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
     return found
 
 
-def max_lag(ledger: RunLedger) -> int:
-    """The largest lag at which the run's spec allows a cutover, in seconds."""
-    return int(ledger.record.spec.get("max_lag", Spec.model_fields["max_lag"].default))
-
-
 def caught_up(ledger: RunLedger) -> bool:
     """Whether the lag is at most what the spec allows, at this moment: it grows again when replay stops."""
     seconds = lag_of(ledger).seconds
-    return seconds is not None and seconds <= max_lag(ledger)
+    return seconds is not None and seconds <= options_of(ledger.record).max_lag

@@ -5,7 +5,8 @@ from __future__ import annotations
 from walferry.ledger import RunLedger
 from walferry.load import Service
 from walferry.run.heartbeat import requests_per_second
-from walferry.run.spec import SourceRequests
+from walferry.run.recorded_spec import options_of, source_of, target_of
+from walferry.run.spec import Cluster
 
 Requests = dict[str, dict[str, dict[str, float | None]]]
 
@@ -15,21 +16,22 @@ def requests_of(ledger: RunLedger) -> Requests:
 
     A Spark worker's requests are added when its task ends.
     """
-    spec, rates = ledger.record.spec, requests_per_second(ledger)
-    limits = {"source": SourceRequests.model_validate(spec.get("source_requests") or {}).model_dump(), "target": {}}
+    run, rates = ledger.record, requests_per_second(ledger)
+    clusters = {"source": source_of(run), "target": target_of(run)}
+    limits = {"source": options_of(run).source_requests.model_dump(), "target": {}}
     return {
         side: {
             service.value: {
-                "per_second": round(rates.get(_cluster(spec[side]), {}).get(service.value, 0.0), 2),
+                "per_second": round(rates.get(_name(cluster), {}).get(service.value, 0.0), 2),
                 "limit": limits[side].get(service.value),
             }
             for service in Service
         }
-        for side in limits
-        if isinstance(spec.get(side), dict)
+        for side, cluster in clusters.items()
+        if cluster is not None
     }
 
 
-def _cluster(recorded: dict[str, object]) -> str:
+def _name(cluster: Cluster) -> str:
     """`ClusterAddress.cluster`, without the lookup of a user name."""
-    return f"{recorded['zookeeper']}{recorded.get('znode', '/hbase')}"
+    return f"{cluster.zookeeper}{cluster.znode}"

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from walferry import clock
-from walferry.ledger import RunLedger, source_tables
+from walferry.ledger import RunLedger
 from walferry.run.notes.throttle import throttle_of, throttle_text
 from walferry.run.phases import steps
 from walferry.run.progress.backlog import eta_seconds, unapplied
@@ -17,6 +17,7 @@ from walferry.run.progress.missing_numbers import counted
 from walferry.run.progress.requests import requests_of
 from walferry.run.progress.state import state_of
 from walferry.run.progress.write_stop import write_stop_of
+from walferry.run.recorded_spec import source_tables
 from walferry.run.spec import Throttle
 
 SLOWEST = 20
@@ -33,7 +34,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
     phases = ledger.phases.all()
     waiting = unapplied(ledger)
     backlog = sum(file.length for file in waiting)
-    total = len(list(steps(run.kind, source_tables(run.spec))))
+    total = len(list(steps(run.kind, source_tables(run))))
     done = sum(1 for phase in phases if phase.state == "done")
     window = ledger.phases.facts("replay_window") or {"cells": 0}
     ended = run.state != "running"

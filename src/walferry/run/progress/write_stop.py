@@ -8,11 +8,12 @@ from itertools import pairwise
 from statistics import median
 
 from walferry import clock
-from walferry.ledger import PhaseRecord, RunLedger, source_tables
+from walferry.ledger import PhaseRecord, RunLedger
 from walferry.run.facts import opened_ms, write_stop_facts
 from walferry.run.notes.last_comparison import counts_as_equal
 from walferry.run.notes.newest import keeps_closed
 from walferry.run.phases import phases_of
+from walferry.run.recorded_spec import source_tables
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def expected_write_stop(ledger: RunLedger, rereads: Sequence[str] = ()) -> Expec
     fences, gates = (_seconds(phases, name) for name in ("fence", "check_copy"))
     rounds = [(made.finished_ms - made.started_ms) / 1000 for made in ledger.rounds.latest(_ROUNDS)]
     compared = {table: facts["seconds"] for table, (facts, _) in ledger.notes.named(_COMPARING).items()}
-    tables = source_tables(ledger.record.spec)
+    tables = source_tables(ledger.record)
     for known, what in ((fences and gates, "the copy is not checked yet"), (rounds, "no round has ended yet")):
         if not known:
             return ExpectedStop(None, None, None, what)

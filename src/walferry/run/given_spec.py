@@ -1,0 +1,135 @@
+"""The spec as a person gives it: one YAML file, or the same keys as DAG params, and the connections that it names."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import yaml
+from pydantic import ValidationError
+
+from walferry.errors import UsageError
+from walferry.run.spec import Cluster, ResolvedSpec, Spec, describe_faults
+
+Connections = Callable[[str], Cluster]
+
+
+def load_spec(path: Path) -> Spec:
+    """Read a spec from YAML. Raises UsageError, which names the file, the key and what is wrong with it."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the spec {path}: {error.strerror}", file=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 at byte {error.start}", file=str(path)) from error
+    except yaml.YAMLError as error:
+        # Not the error's whole text, which quotes the file.
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        what = getattr(error, "problem", None) or "unreadable"
+        raise UsageError(f"{path} is not YAML{where}: {what}", file=str(path)) from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is not a mapping of keys; see migration.example.yaml", file=str(path))
+    return parse_spec(content, origin=str(path))
+
+
+def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
+    """Validate the keys of a spec. Raises UsageError, which lists every fault; `origin` is where they were given."""
+    try:
+        return Spec.model_validate(content)
+    except ValidationError as error:
+        raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from error
+
+
+def refuse_window(spec: Spec, origin: str) -> None:
+    """Raise UsageError for a spec with a window: a migration replays all of the log."""
+    if spec.window is not None:
+        raise UsageError(
+            f"{origin}: window: a migration has none; to replay one, use `walferry replay --from … --to …`",
+            origin=origin,
+        )
+
+
+def with_window(spec: Spec, window: Mapping[str, str]) -> Spec:
+    """The spec with a window ("from", "to": ISO 8601). Raises UsageError for one that cannot be parsed."""
+    return parse_spec(spec.model_dump(by_alias=True) | {"window": dict(window)}, origin="window")
+
+
+def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:
+    """Replace connection ids by the clusters' addresses."""
+    clusters = {
+        side: cluster if isinstance(cluster, Cluster) else connections(cluster)
+        for side, cluster in (("source", spec.source), ("target", spec.target))
+    }
+    keys = spec.model_dump(by_alias=True) | {side: cluster.model_dump() for side, cluster in clusters.items()}
+    try:
+        return ResolvedSpec.model_validate(keys)
+    except ValidationError as error:
+        raise UsageError(describe_faults(error)) from error
+
+
+def cluster_from_connection(
+    connection_id: str, host: str | None, port: int | None, extra: Mapping[str, Any], login: str | None = None
+) -> Cluster:
+    """Read a connection of type `hbase`: host = ZooKeeper quorum, port for hosts that name none, the rest as extras."""
+    if not host:
+        raise UsageError(
+            f"connection {connection_id} has no host: set it to the ZooKeeper quorum", connection=connection_id
+        )
+    quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in map(str.strip, host.split(",")))
+    known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "waldir", "thrift", "user") if extra.get(key)}
+    if login:
+        known.setdefault("user", login)
+    try:
+        return Cluster(zookeeper=quorum, **known)
+    except ValidationError as error:
+        raise UsageError(f"connection {connection_id}: {describe_faults(error)}", connection=connection_id) from error
+
+
+def environment_connection(connection_id: str) -> Cluster:
+    """Read a connection from `AIRFLOW_CONN_<ID>`, as JSON or URI, as Airflow does."""
+    variable = f"AIRFLOW_CONN_{connection_id.upper()}"
+    text = os.environ.get(variable)
+    if not text:
+        raise UsageError(
+            f"connection {connection_id} is not known: set {variable}, or write the cluster into the spec",
+            connection=connection_id,
+        )
+    try:
+        host, port, login, extra = _json_connection(text) if text.lstrip().startswith("{") else _uri_connection(text)
+    except (ValueError, TypeError, AttributeError):
+        # Not the error's own text, which may quote the value and with it a password.
+        raise UsageError(f"{variable} is neither Airflow's JSON nor its URI format", connection=connection_id) from None
+    return cluster_from_connection(connection_id, host, port, extra, login)
+
+
+Connection = tuple[str | None, int | None, str | None, Mapping[str, Any]]
+"""host, port, login, extra"""
+
+
+def _json_connection(text: str) -> Connection:
+    fields = json.loads(text)
+    extra = fields.get("extra") or {}
+    port = fields.get("port")
+    return (
+        fields.get("host"),
+        int(port) if port else None,
+        fields.get("login"),
+        dict(json.loads(extra) if isinstance(extra, str) else extra),
+    )
+
+
+def _uri_connection(text: str) -> Connection:
+    """`hbase://login@host:port/?key=value`, each part percent-encoded; several hosts are one encoded part."""
+    parts = urlsplit(text)
+    credentials, _, place = parts.netloc.rpartition("@")
+    host, _, port = (place, "", "") if "," in place else place.partition(":")
+    extra = dict(parse_qsl(parts.query))
+    if "__extra__" in extra:  # how Airflow writes extras that a query cannot hold
+        extra = json.loads(extra["__extra__"])
+    login = unquote(credentials.partition(":")[0])
+    return unquote(host), int(port) if port else None, login or None, extra

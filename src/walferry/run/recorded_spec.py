@@ -1,0 +1,69 @@
+"""The spec of a run as the ledger recorded it, read with the models of a given one.
+
+A key that an older walferry did not record has the model's default. Each function raises UsageError, which names the
+run and the key, for what cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from walferry.errors import UsageError
+from walferry.ledger import RunRecord
+from walferry.run.spec import Cluster, Options, ResolvedSpec, Table, describe_faults
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Tables(BaseModel):
+    tables: list[Table] = []
+
+
+class _Source(BaseModel):
+    source: Cluster | None = None
+
+
+class _Target(BaseModel):
+    target: Cluster | None = None
+
+
+def spec_of(run: RunRecord) -> ResolvedSpec:
+    """The whole spec. A watch has none: it has no name, target or tables."""
+    return _read(ResolvedSpec, run, run.spec)
+
+
+def options_of(run: RunRecord) -> Options:
+    """How the run goes, also of a watch."""
+    return _read(Options, run, {key: run.spec[key] for key in Options.model_fields if key in run.spec})
+
+
+def source_of(run: RunRecord) -> Cluster | None:
+    """The cluster whose log the run reads; None if none is recorded."""
+    return _read(_Source, run, run.spec).source
+
+
+def target_of(run: RunRecord) -> Cluster | None:
+    """The cluster that the run writes to; None if none is recorded, as of a watch."""
+    return _read(_Target, run, run.spec).target
+
+
+def source_tables(run: RunRecord) -> list[str]:
+    """The run's source tables by name, as the WAL names them: without the namespace `default`; [] for a watch."""
+    return list(target_tables(run))
+
+
+def target_tables(run: RunRecord) -> dict[str, str]:
+    """The target table of each source table, in the order of the latter; both without the namespace `default`."""
+    return {pair.source: pair.target for pair in sorted(_read(_Tables, run, run.spec).tables, key=lambda p: p.source)}
+
+
+def _read(model: type[_Model], run: RunRecord, keys: Mapping[str, Any]) -> _Model:
+    try:
+        return model.model_validate(keys)
+    except ValidationError as error:
+        raise UsageError(
+            f"the spec that the ledger has of run {run.run_id} cannot be read: {describe_faults(error)}", run=run.run_id
+        ) from error
