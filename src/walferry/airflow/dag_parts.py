@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +10,8 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 
 from walferry.airflow.notifiers import WalferryNotifier
-from walferry.run.spec import Cluster, Spec, TimeWindow
+from walferry.errors import UsageError
+from walferry.run.spec import Cluster, Spec, TimeWindow, unknown_key
 
 TASK_DEFAULTS: dict[str, Any] = {
     "retries": 3,
@@ -19,37 +20,21 @@ TASK_DEFAULTS: dict[str, Any] = {
 }
 """`default_args` of a DAG"""
 
-OF_MIGRATIONS = frozenset(
-    (
-        "protect",
-        "write_stop",
-        "max_comparison_age",
-        "follow",
-        "compare_ahead",
-        "spot_check",
-        "repair",
-        "unlogged_writes",
-    )
-)
-"""keys of the spec that say nothing to the other DAGs"""
-
 _LIST_HINT = "One per line; enter a mapping in the JSON under Advanced Options."
 
 
 def spec_params(
-    *, without: Collection[str], defaults: Mapping[str, Any], else_variable: str | None = None
+    *, keys: Sequence[str], defaults: Mapping[str, Any], else_variable: str | None = None
 ) -> dict[str, Param]:
-    """A form's fields for all keys of the spec but those in `without`; title, description and schema are the model's.
+    """A form's fields for these keys of the spec, in this order; title, description and schema are the model's.
 
     `defaults` override the model's. With `else_variable`, an Airflow Variable for runs that nobody triggers, every
     field may be left empty: `spec_keys` combines the two.
     """
     schema = Spec.model_json_schema(by_alias=True)
     params = {}
-    for key, field in schema["properties"].items():
-        if key in without:
-            continue
-        fields = _form_schema(field, schema["$defs"])
+    for key in keys:
+        fields = _form_schema(schema["properties"][key], schema["$defs"])
         value = defaults.get(key, fields.pop("default", None))
         if else_variable is not None:
             value, fields = _may_stay_empty(fields, value, else_variable)
@@ -64,15 +49,26 @@ def window_params() -> dict[str, Param]:
 
 
 def spec_keys(
-    params: Mapping[str, Any], variable: Any, variable_name: str, defaults: Mapping[str, Any]
+    params: Mapping[str, Any], variable: Any, variable_name: str, defaults: Mapping[str, Any], form: Collection[str]
 ) -> dict[str, Any]:
     """Keys of a spec: params override the Variable's values, which override the defaults.
 
-    Unknown keys are kept: validation refuses them. Raises AirflowFailException when the Variable is not a JSON object.
+    Raises AirflowFailException when the Variable is not a JSON object, and UsageError for a key that is not in the
+    form, with those that are.
     """
     if not isinstance(variable, dict):
         raise AirflowFailException(f"the Variable {variable_name} is not a JSON object")
-    return {**defaults, **variable, **{key: value for key, value in params.items() if value not in (None, [])}}
+    given = {**variable, **{key: value for key, value in params.items() if value not in (None, [])}}
+    faults = [f"{key}: {unknown_key(key)}" for key in given if key not in form]
+    if faults:
+        raise UsageError(f"params or the Variable {variable_name}: {'; '.join(faults)}. {takes(form)}")
+    return {**defaults, **given}
+
+
+def takes(form: Collection[str]) -> str:
+    """Which keys a form has, as a sentence."""
+    first, last = [f"`{key}`" for key in form][:-1], list(form)[-1]
+    return f"The form and the Variable take {', '.join(first)} and `{last}`."
 
 
 def _form_schema(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:

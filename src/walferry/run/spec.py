@@ -375,11 +375,11 @@ def describe_faults(error: ValidationError) -> str:
             message = "give a mapping of keys"
         else:
             message = fault["msg"].removeprefix("Value error, ")
-        faults.append(f"{place}: {_unknown(fault['loc'][-1]) if fault['type'] == 'extra_forbidden' else message}")
+        faults.append(f"{place}: {unknown_key(fault['loc'][-1]) if fault['type'] == 'extra_forbidden' else message}")
     return "; ".join(dict.fromkeys(faults))
 
 
-def _unknown(key: object) -> str:
+def unknown_key(key: object) -> str:
     """What to say of a key that is not known: also the known one that it resembles."""
     models = (Spec, Cluster, TablePair, TimeWindow, SourceRequests, Throttle)
     known = {field.alias or name for model in models for name, field in model.model_fields.items()}

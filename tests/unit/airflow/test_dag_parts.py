@@ -10,6 +10,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 from pydantic_core import to_jsonable_python
 
+from walferry.airflow.dag_parts import takes
 from walferry.airflow.dags import drain, migrate, replay, verify
 from walferry.errors import UsageError
 from walferry.run.given_spec import parse_spec
@@ -32,6 +33,8 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
             {
                 "window",
                 "protect",
+                "stage",
+                "history",
                 "write_stop",
                 "max_comparison_age",
                 "compare_ahead",
@@ -46,6 +49,8 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
             {
                 "window",
                 "protect",
+                "stage",
+                "history",
                 "write_stop",
                 "max_lag",
                 "max_comparison_age",
@@ -154,3 +159,32 @@ def test_a_window_of_ones_own_goes_before_that_of_the_schedule() -> None:
     half = replay.replay_spec(values(replay.PARAMS, to="2026-11-19T01:00"), {"tables": ["t"]}, WINDOW)
     with pytest.raises(UsageError, match=r"window\.from: Field required"):
         parse_spec(half, origin="params")
+
+
+@pytest.mark.parametrize("given", ["form", "variable"])
+@pytest.mark.parametrize(("form", "read", "variable"), [
+    (drain.PARAMS, drain.drain_spec, "walferry_drain"),
+    (replay.PARAMS, lambda params, variable: replay.replay_spec(params, variable, WINDOW), "walferry_replay"),
+    (verify.PARAMS, verify.pair_spec, "walferry_verify"),
+])  # fmt: skip
+def test_a_key_that_the_form_does_not_have_is_refused_with_those_that_it_has(
+    given: str, form: dict[str, Param], read: Any, variable: str
+) -> None:
+    key = {"write_stop": "readonly"}
+    params, kept = ({"tables": ["t"], **key}, {}) if given == "form" else ({}, {"tables": ["t"], **key})
+    with pytest.raises(UsageError) as refused:
+        read(values(form, **params), kept)
+    assert str(refused.value).startswith(
+        f"params or the Variable {variable}: write_stop: this key does not belong here. The form and the Variable take "
+        "`name`, `source`, `target`, `tables`, "
+    )
+    assert all(f"`{key}`" in str(refused.value) for key in form)
+
+
+@pytest.mark.parametrize(("made", "form"), [
+    (drain.hbase_wal_drain, drain.PARAMS),
+    (replay.hbase_wal_replay, replay.PARAMS),
+    (verify.hbase_verify, verify.PARAMS),
+])  # fmt: skip
+def test_the_text_of_a_dag_names_the_keys_that_it_takes(made: Any, form: dict[str, Param]) -> None:
+    assert takes(form) in made().doc_md

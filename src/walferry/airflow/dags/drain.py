@@ -17,7 +17,7 @@ from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException
 
-from walferry.airflow.dag_parts import OF_MIGRATIONS, TASK_DEFAULTS, spec_keys, spec_params
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params, takes
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.notifiers import WalferryNotifier
 from walferry.airflow.operators import WalferrySparkOperator, do_phase, final_errors, step
@@ -29,16 +29,13 @@ VARIABLE = "walferry_drain"
 DEADLINE = timedelta(minutes=15)
 
 DEFAULTS = {"name": "drain", "source": SOURCE, "max_lag": 300}
-PARAMS = spec_params(
-    without=OF_MIGRATIONS | {"window"},
-    else_variable=VARIABLE,
-    defaults=DEFAULTS,
-)
+KEYS = ("name", "source", "target", "tables", "apply", "compare", "max_lag", "source_requests", "throttle")
+PARAMS = spec_params(keys=KEYS, else_variable=VARIABLE, defaults=DEFAULTS)
 
 
 def drain_spec(params: Mapping[str, Any], variable: Any) -> dict[str, Any]:
     """The spec of the drain: params override the Variable's values, which override the defaults."""
-    spec = spec_keys(params, variable, VARIABLE, DEFAULTS)
+    spec = spec_keys(params, variable, VARIABLE, DEFAULTS, PARAMS)
     if not spec.get("tables"):
         raise AirflowFailException(
             f'hbase_wal_drain has no tables: set the Variable {VARIABLE}, for example to {{"tables": ["ns:t"]}}'
@@ -84,7 +81,7 @@ def hbase_wal_drain() -> DAG:
         max_active_runs=1,
         params=PARAMS,
         tags=["walferry", "hbase"],
-        doc_md=__doc__,
+        doc_md=f"{__doc__}\n{takes(PARAMS)}\n",
         default_args=TASK_DEFAULTS,
         deadline=DeadlineAlert(
             reference=DeadlineReference.DAGRUN_QUEUED_AT,

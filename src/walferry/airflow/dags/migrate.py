@@ -33,7 +33,12 @@ _ASKED: dict[str, Any] = {"fail_on_reject": True, "retries": 5, "trigger_rule": 
 log = logging.getLogger(__name__)
 
 ANYWAY = "anyway"
-SPEC_PARAMS = spec_params(without={"window"}, defaults={"name": "move", "tables": []})
+KEYS = (
+    "name", "source", "target", "tables", "apply", "history", "protect", "stage", "write_stop", "compare", "max_lag",
+    "max_comparison_age", "follow", "compare_ahead", "spot_check", "repair", "unlogged_writes", "source_requests",
+    "throttle",
+)  # fmt: skip
+SPEC_PARAMS = spec_params(keys=KEYS, defaults={"name": "move", "tables": []})
 PARAMS = SPEC_PARAMS | {
     ANYWAY: Param(
         [],

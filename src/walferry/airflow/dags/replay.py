@@ -2,8 +2,8 @@
 
 Scheduled every hour ($WALFERRY_REPLAY_CRON changes it). `airflow backfill create --dag-id hbase_wal_replay --from-date
 … --to-date …` repeats past windows, in any order: they converge. The target tables must exist. Scheduled runs take
-name, source, target, tables and apply from the Airflow Variable `walferry_replay` (JSON with the same keys); values
-from the form or `--dag-run-conf` override it. A window whose log is not complete yet waits without a worker; one whose
+their values from the Airflow Variable `walferry_replay` (JSON with the keys of the form); values from the form or
+`--dag-run-conf` override it. A window whose log is not complete yet waits without a worker; one whose
 log has missing files fails and names them.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
 from airflow.sdk import DAG, CronDataIntervalTimetable, Variable, get_current_context, task
 
-from walferry.airflow.dag_parts import OF_MIGRATIONS, TASK_DEFAULTS, spec_keys, spec_params, window_params
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params, takes, window_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 from walferry.process import open_ledger
@@ -27,14 +27,8 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "walferry_replay"
 DEFAULTS = {"name": "replay"}
-PARAMS = (
-    spec_params(
-        without=OF_MIGRATIONS | {"max_lag", "window"},
-        else_variable=VARIABLE,
-        defaults=DEFAULTS,
-    )
-    | window_params()
-)  # fmt: skip
+KEYS = ("name", "source", "target", "tables", "apply", "compare", "source_requests", "throttle")
+PARAMS = spec_params(keys=KEYS, else_variable=VARIABLE, defaults=DEFAULTS) | window_params()
 
 
 def replay_spec(params: Mapping[str, Any], variable: Any, window: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +36,7 @@ def replay_spec(params: Mapping[str, Any], variable: Any, window: Mapping[str, A
 
     `window` is the schedule's, for params that name none.
     """
-    keys = spec_keys(params, variable, VARIABLE, DEFAULTS)
+    keys = spec_keys(params, variable, VARIABLE, DEFAULTS, PARAMS)
     own = {key: keys.pop(key) for key in window if key in keys}
     return keys | {"window": own or dict(window)}
 
@@ -84,7 +78,7 @@ def hbase_wal_replay() -> DAG:
         max_active_runs=1,
         params=PARAMS,
         tags=["walferry", "hbase"],
-        doc_md=__doc__,
+        doc_md=f"{__doc__}\n{takes(PARAMS)}\n",
         default_args=TASK_DEFAULTS,
     ) as made:
         opened: Any = open_window()

@@ -16,7 +16,7 @@ from typing import Any
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, Variable, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from walferry.airflow.dag_parts import OF_MIGRATIONS, TASK_DEFAULTS, spec_keys, spec_params
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params, takes
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.notifiers import send
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
@@ -30,7 +30,7 @@ VARIABLE = "walferry_verify"
 DEFAULTS = {"name": "verify"}
 WHOLE_EVERY = "whole_every"
 PARAMS = spec_params(
-    without=(OF_MIGRATIONS - {"spot_check"}) | {"apply", "history", "stage", "compare", "throttle", "window"},
+    keys=("name", "source", "target", "tables", "max_lag", "spot_check", "source_requests"),
     else_variable=VARIABLE,
     defaults=DEFAULTS,
 ) | {
@@ -44,7 +44,7 @@ SHOWN = 5
 
 def pair_spec(params: Mapping[str, Any], variable: Any) -> tuple[dict[str, Any], float | None]:
     """The spec of the pair, and its `whole_every`: params override the Variable's values, which override defaults."""
-    keys = spec_keys(params, variable, VARIABLE, DEFAULTS)
+    keys = spec_keys(params, variable, VARIABLE, DEFAULTS, PARAMS)
     if not keys.get("tables"):
         raise AirflowFailException(
             f'hbase_verify has no tables: set the Variable {VARIABLE}, for example to {{"tables": ["ns:t"]}}'
@@ -110,7 +110,7 @@ def hbase_verify() -> DAG:
         is_paused_upon_creation=True,
         params=PARAMS,
         tags=["walferry", "hbase"],
-        doc_md=__doc__,
+        doc_md=f"{__doc__}\n{takes(PARAMS)}\n",
         default_args=TASK_DEFAULTS,
     ) as made:
         run: Any = open_pair()
