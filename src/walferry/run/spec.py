@@ -187,7 +187,8 @@ class Options(BaseModel):
     apply: Literal["auto", "bulk"] | WriterKind = Field(
         default="auto",
         title="Way in which edits are applied",
-        description="auto: by rpc, or in bulk where there is much log. bulk: as HFiles. thrift: without tags.",
+        description="auto: by rpc, or in bulk where there is much log. bulk: as HFiles. thrift: without tags; "
+        "then no table can be copied again.",
     )
     history: Literal["clone", "bulk"] = Field(
         default="clone",
@@ -218,13 +219,18 @@ class Options(BaseModel):
         default=30,
         ge=1,
         title="Largest lag, in seconds",
-        description="Cutover is offered at or below it; a longer lag raises an alert.",
+        description="Cutover is offered at or below it. It also steers: a round of the replay begins a quarter "
+        "of it after the last one (2 to 60 s, or 2 s after much log); `walferry replay NAME` ends at or "
+        "below it; tables are compared ahead and copied again only while the lag is "
+        "at or below it; a whole comparison waits up to three times as long for the log; rows that differ in a pair or "
+        "for the second reader are read again until it has passed; a lag that is five minutes longer raises an alert.",
     )
     max_comparison_age: int | None = Field(
         default=None,
         ge=1,
         title="Oldest comparison, in seconds",
-        description="Cutover is offered only if each table was compared no longer ago; null: without that, too.",
+        description="Cutover is offered only if each table was compared no longer ago; null: without that, too. With "
+        "`compare_ahead`, tables are compared as a whole again before their comparison is that old.",
     )
     follow: bool = Field(
         default=True,
@@ -236,7 +242,8 @@ class Options(BaseModel):
         default=True,
         title="Compare before the cutover",
         description="While the log is followed, each table is compared as a whole, then what was written since. "
-        "Without it, the write stop includes a whole comparison.",
+        "Cutover is not offered before that. Without it, the write stop includes a whole comparison, and rows are not "
+        "repaired by themselves before it.",
     )
     spot_check: int = Field(
         default=1000,
@@ -261,13 +268,14 @@ class Options(BaseModel):
     source_requests: SourceRequests = Field(
         default=SourceRequests(),
         title="Requests to the source",
-        description="At most so many per second, to namenode, zookeeper and region_servers; null: no limit.",
+        description="At most so many per second, to namenode, zookeeper and region_servers; null: no limit. "
+        "The driver may send half of them, its Spark workers together the other half.",
     )
     throttle: Throttle = Field(
         default=Throttle(),
         title="Throttle",
         description="What is written to the target per second at most, until `walferry throttle` says otherwise: "
-        "write_bytes and write_cells; null: no limit.",
+        "write_bytes and write_cells; null: no limit. Copied files do not count.",
     )
     window: TimeWindow | None = Field(
         default=None, title="Window", description="For replays of a window; a migration has none."
@@ -288,7 +296,8 @@ class Spec(Options):
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_]{0,39}$",
         title="Name",
-        description="Names the run and every object that it creates on the clusters.",
+        description="Names the run and every object that it creates on the clusters. "
+        "An unfinished run of that name is continued.",
     )
     source: Cluster | str = Field(
         default="hbase_source", title="Source", description="Airflow connection of type hbase."
