@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import logging
 import os
 import pickle
@@ -281,6 +282,15 @@ def test_the_command_warns_of_an_unknown_variable_once(tmp_path: Path) -> None:
     assert error.startswith("error: there is no ledger at")
 
 
+def test_the_command_ends_as_for_any_usage_error_if_a_value_is_not_allowed(tmp_path: Path) -> None:
+    cluster = {"zookeeper": "127.0.0.1:1", "webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"}
+    spec = {"name": "move", "source": cluster, "target": cluster | {"znode": "/other"}, "tables": ["shop:orders"]}
+    (tmp_path / "move.yaml").write_text(json.dumps(spec))  # which is YAML, too
+    said = command("plan", "move.yaml", folder=tmp_path, WALFERRY_KEEP_HOURS="a day")
+    assert said.stderr == "error: WALFERRY_KEEP_HOURS is 'a day': give a number from 0\n"
+    assert said.returncode == 2
+
+
 def test_the_command_has_the_variables_and_defaults_of_the_models() -> None:
     from unit.test_api import verbs  # here: this file is a script, too
 
@@ -291,6 +301,13 @@ def test_the_command_has_the_variables_and_defaults_of_the_models() -> None:
 
 def test_the_help_of_the_command_does_not_wait_for_the_models() -> None:
     script = "import sys, walferry.cli; print('pydantic' in str(sys.modules.keys()))"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False"
+
+
+def test_what_sparks_workers_import_does_not_wait_for_the_models() -> None:
+    modules = "walferry.apply.writers, walferry.spark.clients, walferry.wal.open, walferry.replay.rights.claims"
+    script = f"import sys, {modules}; print('pydantic_settings' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
 
