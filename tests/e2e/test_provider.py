@@ -46,7 +46,7 @@ def test_the_button_in_the_form_tells_version_and_cluster_id_or_what_does_not_an
         assert press() == {"status": True, "message": expected}
         began = time.monotonic()
         assert press(port=1) == {
-            "status": False, "message": "ZooKeeper at 127.0.0.1:1 does not answer within 10 s; is it up?",
+            "status": False, "message": "ZooKeeper at 127.0.0.1:1 did not answer within 10 s; is it up?",
         }  # fmt: skip
         assert time.monotonic() - began < 15
 

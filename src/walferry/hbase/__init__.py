@@ -6,7 +6,7 @@
         client.create_table("orders", {"d": {"VERSIONS": "3"}})
         client.put("orders", [Cell(b"row", b"d", b"amount", b"12")])
 
-What is exported here is documented, and stable as docs/api.md says.
+Every exported name is documented; docs/api.md says what is stable.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ _HOMES = {
     ),
     "zookeeper": ("Server",),
 }  # fmt: skip
-"""modules that are imported when one of these names is first wanted: the client takes half a second, which a process
-that needs only the errors or an address need not wait for"""
+"""modules imported on first use of one of these names: importing the client takes half a second, which a process that
+needs only the errors or an address saves"""
 
 
 def __getattr__(name: str) -> Any:

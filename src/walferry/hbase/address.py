@@ -13,11 +13,11 @@ from walferry.load import Meter, RequestRates, meter_of
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """All that is needed to reach one HBase cluster; small and picklable, it is sent to Spark executors.
+    """Everything needed to reach one HBase cluster; small and picklable, so it can be sent to Spark executors.
 
-    `zookeeper` is "host:port,host:port"; `webhdfs` the name node's "http://host:port"; `rootdir` is
-    hbase.rootdir, "hdfs://host:8020/hbase"; `waldir` is hbase.wal.dir where it differs, on the same file system;
-    `thrift` is "host:port"; `user` is the user name sent to the cluster.
+    `zookeeper` is "host:port,host:port"; `webhdfs` is the name node's "http://host:port"; `rootdir` is hbase.rootdir,
+    "hdfs://host:8020/hbase"; `waldir` is hbase.wal.dir if it differs, on the same file system; `thrift` is
+    "host:port"; `user` is the user name sent to the cluster.
     """
 
     zookeeper: str
@@ -28,37 +28,37 @@ class ClusterAddress:
     thrift: str | None = None
     user: str = field(default_factory=getpass.getuser)
     rates: RequestRates = field(default_factory=RequestRates)
-    """how many requests per second a process may send to its services"""
+    """how many requests per second a process may send to the cluster's services"""
     copies: tuple[str, ...] = ()
-    """folders (URLs) with copies of its WALs, for those that it no longer has"""
+    """folders (URLs) with copies of the cluster's WALs, read for WALs that the cluster has deleted"""
     session_seconds: float = 30.0
-    """timeout of its ZooKeeper sessions: so long after a process was killed the session's znodes are removed"""
+    """timeout of the ZooKeeper sessions: this long after a process was killed, its session's znodes are removed"""
 
     def shared_by(self, processes: int) -> ClusterAddress:
-        """The address for each of several processes, which together keep to the rates."""
+        """The address for each of several processes that share the rates."""
         return replace(self, rates=self.rates.shared_by(processes))
 
     def meter(self) -> Meter:
-        """What counts this process's requests to the cluster."""
+        """The meter that counts this process's requests to the cluster."""
         return meter_of(self.cluster, self.rates)
 
     @property
     def cluster(self) -> str:
-        """What tells the cluster from others: its quorum and parent znode, "host:port,host:port/hbase"."""
+        """What identifies the cluster: its quorum and parent znode, "host:port,host:port/hbase"."""
         return f"{self.zookeeper}{self.znode}"
 
     @property
     def root_path(self) -> str:
-        """Path of hbase.rootdir within its file system, such as "/hbase". Raises UsageError when unknown."""
+        """Path of hbase.rootdir within its file system, such as "/hbase". Raises UsageError if `rootdir` is not set."""
         if self.rootdir is None:
             raise UsageError(f"the rootdir of the cluster at {self.zookeeper} is not known; add it to its address")
         return urlsplit(self.rootdir).path.rstrip("/") or "/"
 
     @property
     def name_node(self) -> str | None:
-        """The name node that the rootdir names, "hdfs://host:8020"; None if it names none that can be reached.
+        """The name node in `rootdir`, "hdfs://host:8020"; None if `rootdir` names none that can be reached.
 
-        A name without a port may be one of several name nodes together: Hadoop's configuration files explain it.
+        A name without a port may be a nameservice, which only Hadoop's configuration files can resolve.
         """
         root = urlsplit(self.rootdir or "")
         explained = root.port is not None or not os.environ.keys().isdisjoint(("HADOOP_CONF_DIR", "HADOOP_HOME"))
@@ -66,5 +66,5 @@ class ClusterAddress:
 
     @property
     def wal_path(self) -> str:
-        """Path of the folder that has WALs/ and oldWALs/: hbase.wal.dir, by default hbase.rootdir (CommonFSUtils)."""
+        """Path of the folder with WALs/ and oldWALs/: hbase.wal.dir, by default hbase.rootdir (CommonFSUtils)."""
         return self.root_path if self.waldir is None else urlsplit(self.waldir).path.rstrip("/")

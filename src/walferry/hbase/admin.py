@@ -1,8 +1,8 @@
 """Administration: tables, snapshots, regions and WALs.
 
 Calls that change something carry a nonce where HBase accepts one: a call repeated after a time-out then finds the
-procedure of the first instead of starting another. Elsewhere the outcome is looked up before the call is repeated.
-`HBaseClient` documents each function at its method of that name.
+procedure of the first call instead of starting another. Elsewhere the outcome is looked up before the call is repeated.
+`HBaseClient` documents each function at its method of the same name.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Message)
 
 MOVE_AGAIN_S = 15.0
-"""after which a move is asked for again: a master of 1.x drops one of a region that is just in transition"""
+"""after this a move is requested again: a 1.x master drops the request while the region is in transition"""
 
 SNAPSHOT_ATTEMPTS = 10
 _LIVE_SERVERS = 2  # ClusterStatus.Option
 
 
 def table_bytes(client: Calls, mebibytes: Callable[[pb.RegionLoad], int]) -> dict[str, int]:
-    """By table, what the live servers last reported to the master of each region, in MiB, summed up in bytes."""
+    """By table, in bytes: the sum over its regions of the MiB that live servers last reported to the master."""
     request = pb.GetClusterStatusRequest(options=[_LIVE_SERVERS])
     answer = client.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
     sizes: dict[str, int] = {}
@@ -265,7 +265,7 @@ def write_counts(
 
 
 def _encoded(load: pb.RegionLoad) -> str:
-    """The encoded name of the region that a load is about."""
+    """The encoded name of the region that a load describes."""
     return load.region_specifier.value.rstrip(b".").rpartition(b".")[2].decode()
 
 
@@ -285,7 +285,7 @@ def _region_loads(client: Calls, server: Server, attempts: int = ATTEMPTS) -> li
             attempts=attempts,
         )
     except RemoteError as error:
-        if unknown_there(error):  # in a rolling upgrade servers are older than the master
+        if unknown_there(error):  # during a rolling upgrade a server can be older than the master
             return None
         raise
     return list(answer.region_loads)
@@ -314,7 +314,7 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
         found = next((one for one in snapshots(client) if one.name == name), None)
         if found is not None and found.table != table:
             raise SnapshotExistsError(
-                f"snapshot {name} already exists, of table {found.table} instead of {table}",
+                f"snapshot {name} already exists, but of table {found.table} instead of {table}",
                 snapshot=name,
                 table=found.table,
             )
@@ -339,15 +339,15 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
             else:
                 wait(done, what, left)  # before 2.6 a snapshot is not a procedure
         except (SnapshotInProgressError, SnapshotExistsError) as error:
-            # By an earlier call of ours whose answer was lost, or by somebody else: wait and look again.
+            # An earlier call of ours whose answer was lost, or somebody else, takes it: wait and look again.
             if left <= 0:
-                raise TransientError(f"{what} cannot begin: {error}", snapshot=name, table=table) from error
+                raise TransientError(f"{what} cannot start: {error}", snapshot=name, table=table) from error
             time.sleep(procedures.MAX_POLL_S)
         except SnapshotFailedError as error:
             failures += 1
             if left <= 0 or failures == SNAPSHOT_ATTEMPTS:
                 raise
-            log.warning("%s failed and is taken again: %s", what, error)
+            log.warning("%s failed; taking it again: %s", what, error)
             time.sleep(procedures.MAX_POLL_S)
     return found
 
@@ -369,7 +369,7 @@ def delete_snapshot(client: Calls, name: str) -> bool:
         try:
             client.master_call("DeleteSnapshot", request, pb.DeleteSnapshotResponse, attempts=1)
         except SnapshotNotFoundError:
-            return attempts > 1  # an earlier call deleted it, but its answer was lost
+            return attempts > 1  # an earlier call deleted the snapshot, but its answer was lost
         except SnapshotFailedError as error:
             raise TransientError(f"snapshot {name} cannot be deleted now: {error}", snapshot=name) from error
         return True
@@ -382,11 +382,11 @@ def clone_snapshot(client: Calls, name: str, table: str) -> None:
     if found is None:
         raise SnapshotNotFoundError(f"there is no snapshot {name}", snapshot=name)
     if _table_exists(client, table):
-        # RestoreSnapshot into an existing table would revert its contents to the snapshot's.
-        raise TableExistsError(f"table {table} already exists; {name} was not cloned", table=table)
+        # RestoreSnapshot would revert an existing table to the snapshot.
+        raise TableExistsError(f"table {table} already exists; snapshot {name} was not cloned", table=table)
     target = pb.SnapshotDescription()
     target.CopyFrom(found)
-    target.table = table  # not the snapshot's own table: that is what makes it a clone
+    target.table = table  # another table than the snapshot's own: this makes it a clone
     _restore(client, target, table)
 
 

@@ -8,12 +8,12 @@ from typing import Protocol
 
 
 class Authenticate(Protocol):
-    """How a connection proves who it is: the seam for Kerberos and tokens."""
+    """How a connection proves who it is. Kerberos and tokens would be further implementations."""
 
     auth_byte: int  # org.apache.hadoop.hbase.security.AuthMethod
 
     def handshake(self, sock: socket.socket) -> None:
-        """Runs after the preamble, before the ConnectionHeader; raises ConnectionFailedError."""
+        """Authenticate after the preamble, before the ConnectionHeader. Raises ConnectionFailedError."""
         ...
 
 
@@ -24,4 +24,4 @@ class Simple:
     auth_byte: int = 80
 
     def handshake(self, sock: socket.socket) -> None:
-        """Nothing to prove."""
+        """Do nothing: SIMPLE has no handshake."""

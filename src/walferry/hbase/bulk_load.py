@@ -51,7 +51,7 @@ def store_files(client: Calls, region: Region, *families: bytes) -> list[str]:
 def _server(region: Region) -> Server:
     if region.server is None:
         raise RegionNotServedError(
-            f"region {region.encoded} of {region.table} is on no server now",
+            f"region {region.encoded} of {region.table} is not open on any server now",
             table=region.table, region=region.encoded, sent=False,
         )  # fmt: skip
     return region.server

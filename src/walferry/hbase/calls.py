@@ -1,4 +1,4 @@
-"""What the functions behind `HBaseClient` need of it: connections, calls, and where regions are."""
+"""What the functions behind `HBaseClient` need from the client: connections, calls, and where regions are."""
 
 from __future__ import annotations
 

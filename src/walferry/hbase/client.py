@@ -30,16 +30,16 @@ from walferry.hbase.versions import Release, release_of
 from walferry.hbase.zookeeper import Server, ZooKeeper
 
 M = TypeVar("M", bound=Message)
-_ASK_FOR_STATE = 3  # failures after which a table may well be disabled
+_ASK_FOR_STATE = 3  # after so many failures, check whether the table is disabled
 _HBASE_VERSION = 0  # ClusterStatus.Option
 
 
 class HBaseClient:
-    """Everything that walferry asks of one cluster: a context manager that connects at first use.
+    """A client of one HBase cluster: a context manager that connects at first use.
 
-    Usable from several threads; not picklable (send `ClusterAddress` to other processes). `timeout_s` bounds each
-    call. Transient failures are retried a bounded number of times, unless a method says otherwise; errors are those
-    of `walferry.hbase.errors`.
+    Thread-safe, but not picklable: send `ClusterAddress` to other processes. `timeout_s` bounds each call. Transient
+    failures are retried a bounded number of times, unless a method says otherwise. Errors are those of
+    `walferry.hbase.errors`.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class HBaseClient:
         return admin.table_bytes(self, lambda region: region.mem_store_size_MB)
 
     def held_bytes(self) -> dict[str, int]:
-        """Bytes in store files and memory, by table, likewise."""
+        """Bytes in store files and in memory, by table: the same reports, so a lower bound too."""
         return admin.table_bytes(self, lambda region: region.store_file_size_MB + region.mem_store_size_MB)
 
     def tables(self, namespace: str | None = None, *, system: bool = False) -> list[str]:
-        """Names of all tables, or of one namespace's; HBase's own only with `system`."""
+        """Names of all tables, or of those in one namespace; HBase's own tables only with `system`."""
         return admin.tables(self, namespace, system=system)
 
     def describe(self, table: str) -> TableDescriptor:
@@ -116,7 +116,7 @@ class HBaseClient:
         return admin.get_descriptor(self, table)
 
     def table_exists(self, table: str) -> bool:
-        """Whether there is such a table."""
+        """Whether the table exists."""
         try:
             self.describe(table)
         except TableNotFoundError:
@@ -128,11 +128,11 @@ class HBaseClient:
         return retry_call(lambda: self._locations.regions(table))
 
     def locate(self, table: str, row: bytes) -> Region:
-        """The region that holds a row, as cached; one attempt. Raises RegionNotServedError (transient)."""
+        """The region that holds a row, from the cache; one attempt. Raises RegionNotServedError (transient)."""
         return self._locations.locate(table, row)
 
     def located(self, table: str) -> Located:
-        """All regions of the table, as cached; one attempt. Raises RegionNotServedError (transient)."""
+        """All regions of the table, from the cache; one attempt. Raises RegionNotServedError (transient)."""
         return self._locations.located(table)
 
     def forget(self, table: str) -> None:
@@ -140,9 +140,9 @@ class HBaseClient:
         self._locations.forget(table)
 
     def location_failed(self, table: str, error: TransientError, attempt: int) -> None:
-        """Between two attempts of a call to a region: forget where it was.
+        """Forget where the region was, between two attempts of a call to it.
 
-        Raises TableStateError when the table turns out to be disabled, so that nobody waits for it.
+        Raises TableStateError if the table turns out to be disabled, so that nobody waits for it.
         """
         self.forget(table)
         lost = attempt == _ASK_FOR_STATE and isinstance(error, RegionNotServedError)
@@ -174,10 +174,10 @@ class HBaseClient:
         may_send: Callable[[], None] = lambda: None,
         sent: Callable[[], None] = lambda: None,
     ) -> M:
-        """Call the server of the region that holds a row, wherever it moves meanwhile.
+        """Call the server of the region that holds a row, and follow the region when it moves.
 
-        `timeout_s` and `may_send` are those of `RpcConnection.call`, for each attempt; `sent` is called after each that
-        the server may have carried out. What these two raise is final.
+        `timeout_s` and `may_send` are those of `RpcConnection.call` and apply to each attempt. `sent` is called after
+        each attempt that the server may have carried out. Errors that these two callables raise are final.
         """
         return region_calls.region_call(
             self, table, row, service, method, request, response_type,
@@ -189,7 +189,7 @@ class HBaseClient:
         admin.create_namespace(self, namespace)
 
     def namespace_exists(self, namespace: str) -> bool:
-        """Whether there is such a namespace."""
+        """Whether the namespace exists."""
         return admin.namespace_exists(self, namespace)
 
     def create_table(
@@ -202,7 +202,7 @@ class HBaseClient:
         admin.create_table(self, name, families, split_keys)
 
     def create_table_of(self, descriptor: TableDescriptor, split_keys: Sequence[bytes] = ()) -> None:
-        """Create a table of this name and schema. Raises TableExistsError."""
+        """Create a table with this name and schema. Raises TableExistsError."""
         admin.create_table_of(self, descriptor, split_keys)
 
     def delete_table(self, name: str) -> None:
@@ -210,18 +210,18 @@ class HBaseClient:
         admin.delete_table(self, name)
 
     def truncate_table(self, name: str, preserve_splits: bool = True, *, nonce: Nonce | None = None) -> None:
-        """Empty a disabled table; HBase enables it, unless it has done so before for the same `nonce`.
+        """Empty a disabled table and enable it. Repeating the call with the same `nonce` changes nothing.
 
         Raises TableNotFoundError, TableStateError.
         """
         admin.truncate_table(self, name, preserve_splits, nonce=nonce)
 
     def disable_table(self, name: str) -> None:
-        """Take a table off its servers. Raises TableStateError when it is disabled already."""
+        """Close all regions of a table. Raises TableStateError if the table is already disabled."""
         admin.disable_table(self, name)
 
     def enable_table(self, name: str) -> None:
-        """Bring a disabled table back. Raises TableStateError when it is enabled already."""
+        """Open the regions of a disabled table again. Raises TableStateError if the table is already enabled."""
         admin.enable_table(self, name)
 
     def modify_table(self, descriptor: TableDescriptor) -> None:
@@ -231,13 +231,13 @@ class HBaseClient:
     def set_read_only(self, name: str, read_only: bool) -> None:
         """Set a table's READONLY: once this returns, every region refuses writes, or accepts them again.
 
-        The schema may already say so while an earlier, timed-out request is still reopening regions. So it is always
-        set again: the master runs one modification after the other.
+        The schema may already have the value while an earlier, timed-out request is still reopening regions. So the
+        value is always set again: the master runs one modification after the other.
         """
         admin.set_read_only(self, name, read_only)
 
     def move_region(self, region: Region, server: Server | None = None) -> None:
-        """Move a region to a server, or to one of HBase's choice; returns when it is open there."""
+        """Move a region to a server, or to one that HBase chooses; returns when the region is open there."""
         admin.move_region(self, region, server)
 
     def split_region(self, region: Region, split_row: bytes) -> None:
@@ -253,7 +253,7 @@ class HBaseClient:
         admin.flush_table(self, name)
 
     def compact_table(self, name: str, major: bool = False) -> None:
-        """Ask every region to compact; returns at once, before the servers have compacted."""
+        """Request a compaction of every region; returns before the servers have compacted."""
         admin.compact_table(self, name, major)
 
     def compact_region(
@@ -267,37 +267,39 @@ class HBaseClient:
         may_send: Callable[[], None] = lambda: None,
         sent: Callable[[], None] = lambda: None,
     ) -> Region:
-        """Flush the region that holds a row, compact some families of it (major), and wait for the end. Returns it.
+        """Flush the region that holds a row, major-compact some of its families, and wait. Returns the region.
 
-        What was written before this is then in one file for each family, without delete markers and what they hide,
-        unless an open scan, or KEEP_DELETED_CELLS, keeps them: look at the rows. Raises TransientError at the deadline.
+        Everything written before the call is then in one file for each family, without delete markers and the cells
+        that they hide. An open scan or KEEP_DELETED_CELLS may keep those: check the rows. Raises TransientError at the
+        deadline.
 
-        `may_send` is called before the flush and each request for a compaction, and `sent` after each of these; both
-        may raise (`RpcConnection.call`). `timeout_s` bounds such a request: a server only has to select the files then.
+        `may_send` is called before the flush and before each request for a compaction, `sent` after each of them; both
+        may raise (`RpcConnection.call`). `timeout_s` bounds each such request: the server only selects the files in it.
         """
         return admin.compact_region(
             self, table, row, families, deadline_s=deadline_s, timeout_s=timeout_s, may_send=may_send, sent=sent
         )
 
     def region_bytes(self, region: Region) -> int | None:
-        """Bytes in the store files and the memory of a region, as its server knows them now, in whole MiB; None
-        where it cannot be asked (RSRpcServices.getRegionLoad)."""
+        """Bytes in the store files and the memory of a region, as its server reports them now, in whole MiB; None if
+        the server cannot report them (RSRpcServices.getRegionLoad)."""
         return admin.region_bytes(self, region)
 
     def regions_bytes(self, regions: Collection[Region]) -> dict[str, int]:
-        """The same of several regions, by encoded name, with one request to each server; without those that cannot be
-        asked for."""
+        """`region_bytes` of several regions, by encoded name, with one request to each server. Regions whose server
+        cannot report them are left out."""
         return admin.regions_bytes(self, regions)
 
     def snapshot(self, name: str, table: str, *, deadline_s: float = DEADLINE_S) -> pb.SnapshotDescription:
         """Take a snapshot and wait for it: all edits acknowledged before the call are in it.
 
-        Regions are flushed for it (FLUSH); not those of a table that is read-only, which refuse to be: they were when
-        they were closed, to be opened as such (SKIPFLUSH).
+        HBase flushes the regions first (FLUSH). The regions of a READONLY table refuse to flush; they were flushed when
+        they closed to reopen as READONLY, so their snapshot skips the flush (SKIPFLUSH).
 
-        Idempotent: if a finished snapshot of that name and table exists, it is returned (check its `creation_time`, in
-        ms). One that fails is taken again, up to SNAPSHOT_ATTEMPTS times: a region may have moved. Raises
-        SnapshotExistsError when it is another table's, TransientError at the deadline, RemoteError when it failed.
+        Idempotent: a finished snapshot of that name and table is returned (check its `creation_time`, in ms). A
+        snapshot that fails is taken again, up to SNAPSHOT_ATTEMPTS times, since a region may have moved. Raises
+        SnapshotExistsError if the name belongs to another table's snapshot, TransientError at the deadline, RemoteError
+        if the snapshot failed.
         """
         return admin.snapshot(self, name, table, deadline_s=deadline_s)
 
@@ -306,15 +308,16 @@ class HBaseClient:
         return admin.snapshots(self)
 
     def delete_snapshot(self, name: str) -> bool:
-        """Delete a snapshot; False when there was none.
+        """Delete a snapshot; False if there was none.
 
-        The master must read it first: after a restart of HDFS it may not be able to for some seconds, and does not list
-        it among its snapshots. Raises TransientError for one that cannot be read.
+        The master must read the snapshot first. For some seconds after a restart of HDFS it may be unable to, and
+        leaves the snapshot out of its list. Raises TransientError for a snapshot that the master cannot read.
         """
         return admin.delete_snapshot(self, name)
 
     def clone_snapshot(self, name: str, table: str) -> None:
-        """Create a table from a snapshot. Raises TableExistsError (that table is left alone), SnapshotNotFoundError."""
+        """Create a table from a snapshot. Raises SnapshotNotFoundError, and TableExistsError, which leaves the existing
+        table unchanged."""
         admin.clone_snapshot(self, name, table)
 
     def restore_snapshot(self, name: str) -> None:
@@ -322,20 +325,20 @@ class HBaseClient:
         admin.restore_snapshot(self, name)
 
     def roll_wal(self, server: Server, *, attempts: int = ATTEMPTS) -> None:
-        """Ask a region server to begin new WAL files. The server does so later: watch its WALs for the effect."""
+        """Ask a region server to roll its WALs. The server rolls them later: watch its WALs for the effect."""
         admin.roll_wal(self, server, attempts=attempts)
 
     def write_counts(
         self, server: Server, tables: Collection[str], *, attempts: int = ATTEMPTS
     ) -> dict[str, int] | None:
-        """The write requests that each region of these tables has begun since it opened on a server, by encoded name.
+        """Write requests that each region of these tables has started since it opened on a server, by encoded name.
 
-        None where a server cannot be asked (RSRpcServices.getRegionLoad).
+        None if a server cannot report them (RSRpcServices.getRegionLoad).
         """
         return admin.write_counts(self, server, tables, attempts=attempts)
 
     def add_peer(self, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False) -> None:
-        """Add a replication peer. Idempotent; raises UsageError when a different peer has this id.
+        """Add a replication peer. Idempotent; raises UsageError if a different peer has this id.
 
         Its queues appear a little later: see `peer_queues`.
         """
@@ -346,7 +349,7 @@ class HBaseClient:
         return replication_peers.peers(self)
 
     def remove_peer(self, peer_id: str) -> bool:
-        """Remove a replication peer and its queues; False when there was none."""
+        """Remove a replication peer and its queues; False if there was none."""
         return replication_peers.remove_peer(self, peer_id)
 
     def peer_queues(self, peer_id: str) -> dict[str, set[str]]:
@@ -354,8 +357,7 @@ class HBaseClient:
         return replication_peers.peer_queues(self, peer_id)
 
     def peers_may_change(self) -> bool | None:
-        """Whether the cluster lets replication peers be added now; None where it has no such switch, or does not
-        know it.
+        """Whether replication peers can be added now; None if the cluster does not have this switch.
 
         (HMaster.isReplicationPeerModificationEnabled; `peer_modification_switch` in HBase's shell.)
         """
@@ -366,16 +368,16 @@ class HBaseClient:
         return table_states.table_enabled(self, table)
 
     def lacking_rights(self, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
-        """The permissions that the client's own user lacks: of those wanted `everywhere` (READ, WRITE, CREATE,
-        ADMIN), such as "global ADMIN", and to read the `readable` tables ("READ on shop:orders").
+        """The permissions that the client's user lacks. It needs the actions in `everywhere` (READ, WRITE, CREATE,
+        ADMIN) globally ("global ADMIN"), and READ on the `readable` tables ("READ on shop:orders").
 
-        None where HBase checks none, having no AccessController, or cannot be asked (before 2.2).
+        None if HBase checks no permissions, since it has no AccessController, or cannot report them (before 2.2).
         (MasterRpcServices.hasUserPermissions)
         """
         return admin.lacking_rights(self, everywhere, readable)
 
     def schema_fault(self, descriptor: TableDescriptor) -> str | None:
-        """Why the master would refuse to create a table like this, in its own words; None if it would create it."""
+        """Why the master would refuse to create such a table, in the master's words; None if it would create it."""
         return schemas.schema_fault(self, descriptor)
 
     def put(self, table: str, cells: Sequence[Cell]) -> None:
@@ -383,11 +385,12 @@ class HBaseClient:
         mutate.put_cells(self, table, cells)
 
     def mutate(self, table: str, mutations: Sequence[pb.MutationProto]) -> list[pb.Result]:
-        """Send mutations, grouped by region; their results in the same order (cells for increment and append).
+        """Send mutations, grouped by region. Returns their results in the same order (cells for increment and append).
 
-        Those that fail transiently are sent again alone, at most REGION_ATTEMPTS times: mutations of one row may then
-        be reordered, as with HBase's own client. Increments and appends carry a nonce, so that a repeated one counts
-        once. The first final error is raised after all others were sent, with the fact `failed`: how many were refused.
+        Mutations that fail transiently are sent again without the others, at most REGION_ATTEMPTS times: mutations of
+        one row may then be reordered, as with HBase's own client. Increments and appends carry a nonce, so that a
+        repeated one counts once. The first final error is raised after all other mutations were sent; its fact `failed`
+        is the number of mutations refused.
         """
         return mutate.mutate(self, table, mutations)
 
@@ -402,18 +405,18 @@ class HBaseClient:
         rows: Sequence[bytes] = (),
         since_ms: int | None = None,
     ) -> Iterator[bytes]:
-        """Every stored cell from row `start` to before row `stop` (b"" = no bound), in HBase's order.
+        """Every stored cell from row `start` (included) to row `stop` (excluded), in HBase's order; b"" = no bound.
 
         Raw: all versions, delete markers, masked cells, cells beyond their family's TTL, tags. The server leaves out
         cells beyond a TTL of their own (tag 8), and compactions drop what no reader sees. Yields cell blocks (a
-        sequence of int32 length + KeyValue with tags) of whole rows only: about `max_result_bytes` each, more when a
-        single row is larger. The server does not cache the blocks it reads. With `rows`, only of those, which must be
-        in order: the server goes from one to the next. With `since_ms`, only cells and delete markers of that timestamp
-        or a newer one: the server skips store files that have none.
+        sequence of int32 length + KeyValue with tags) of whole rows only: about `max_result_bytes` each, more if a
+        single row is larger. The server does not cache the blocks it reads. `rows` limits the scan to these rows, which
+        must be in order: the server seeks from one to the next. `since_ms` limits it to cells and delete markers of
+        that timestamp or newer: the server skips store files without any.
 
         A scan survives region moves, splits, lost scanners and restarts: it continues after the last row yielded, so
-        that no row is missing or repeated. Raises TransientError after REGION_ATTEMPTS failures without a row in
-        between, TableNotFoundError.
+        that no row is missing or repeated. Raises TableNotFoundError, and TransientError after REGION_ATTEMPTS failures
+        without a row in between.
         """
         return scan.scan_raw(
             self, table, start, stop, families=families, max_result_bytes=max_result_bytes, rows=rows, since_ms=since_ms
@@ -435,7 +438,7 @@ class HBaseClient:
         )
 
     def store_files(self, region: Region, *families: bytes) -> list[str]:
-        """The files that the open stores of a region have, by name or path. One attempt."""
+        """The files, by name or path, that the open stores of a region have. One attempt."""
         return bulk_load.store_files(self, region, *families)
 
     def bulk_load(
@@ -448,32 +451,32 @@ class HBaseClient:
         since: float | None = None,
         may_send: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Move HFiles, as (family, path on HBase's file system), into a region as one change; all of them or none.
+        """Move HFiles, as (family, path on HBase's file system), into a region in one atomic change.
 
-        Each cell gets the sequence number of the load: it replaces equal cells that were written before it. The files
-        are moved away from their paths, and need no order among themselves unless they share keys. HBase does not look
-        into them. `cluster_ids`: the clusters (UUIDs) that the cells have been on; a server whose own cluster is named
+        Each cell gets the sequence number of the load, so it replaces equal cells written earlier. HBase moves the
+        files away from their paths without reading their cells. Their order matters only if they share keys.
+        `cluster_ids` are the clusters (UUIDs) that the cells have been on; a server whose own cluster is among them
         answers True and loads nothing. `timeout_s`, `since` and `may_send` are those of `RpcConnection.call`.
 
-        One attempt, no retries. False: the region could not take them and nothing was loaded. After a transient error
-        whose fact `sent` is not False it is unknown whether they were loaded, and whether they still will be.
+        One attempt, no retries. Returns False if the region could not take the files; nothing was loaded then. After a
+        transient error whose fact `sent` is not False, the files may have been loaded, or may still be.
         """
         return bulk_load.bulk_load(
             self, region, files, cluster_ids, timeout_s=timeout_s, since=since, may_send=may_send
         )
 
     def unlogged_writes(self, server: Server) -> int | None:
-        """How many mutations that skip the log (SKIP_WAL) the regions that a server has now took since they opened.
+        """How many mutations without a WAL entry (SKIP_WAL) the current regions of a server took since they opened.
 
-        The server counts again every five seconds, and answers with a count that may be ten seconds old:
-        COUNTED_LATE_MS. None where that cannot be read, as for `settings`.
+        The server updates the count every five seconds and may report one that is ten seconds old: see COUNTED_LATE_MS.
+        None if the count cannot be read, for the same reasons as `settings`.
         """
         return settings.unlogged_writes(self, server)
 
     def settings(self, server: Server) -> dict[str, str] | None:
         """All settings of a region server by name, HBase's defaults included.
 
-        None where they cannot be read: the server has no web pages (`hbase.regionserver.info.port`), or they cannot be
-        reached, serve TLS only, or require a login.
+        None if they cannot be read: the server has no web pages (`hbase.regionserver.info.port`), or its pages cannot
+        be reached, serve TLS only, or require a login.
         """
         return settings.settings(self, server)

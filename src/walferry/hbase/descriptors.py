@@ -33,8 +33,8 @@ _DEFAULTS = {
     "TTL": str(_FOREVER_S),
     "VERSIONS": "1",
 }
-"""what a family has that does not say otherwise: each version writes down some of these, in upper or lower case, and a
-clone adds those of its own version"""
+"""HBase's defaults for a family: each version stores some of them, in upper or lower case, and a clone adds those of
+its own version"""
 
 
 def table_name(name: str) -> pb.TableName:
@@ -53,15 +53,15 @@ def table_text(name: pb.TableName) -> str:
 
 @dataclass(frozen=True)
 class Family:
-    """A column family. `attributes` are HBase's own strings (ColumnFamilyDescriptorBuilder); the properties
-    parse them with HBase 2's defaults. `ttl_ms` None = cells live forever."""
+    """A column family. `attributes` are HBase's own strings (ColumnFamilyDescriptorBuilder); the properties parse them
+    with HBase 2's defaults. `ttl_ms` is None if cells live forever."""
 
     name: str
     attributes: Mapping[str, str]
 
     @property
     def effective(self) -> dict[str, str]:
-        """What distinguishes the family from HBase's defaults: equal for equal families of different versions."""
+        """The attributes that differ from HBase's defaults: equal for equal families of different versions."""
         stated = {name: value.upper() if name in _DEFAULTS else value for name, value in self.attributes.items()}
         return {name: value for name, value in sorted(stated.items()) if _DEFAULTS.get(name) != value}
 
@@ -72,7 +72,7 @@ class Family:
 
     @property
     def min_versions(self) -> int:
-        """MIN_VERSIONS: kept even when expired"""
+        """MIN_VERSIONS: how many versions are kept even when expired"""
         return int(self.attributes.get("MIN_VERSIONS", "0"))
 
     @property
@@ -99,7 +99,7 @@ class Family:
 
 @dataclass(frozen=True)
 class TableDescriptor:
-    """A table: HBase's TableSchema message as it is (`schema`, kept whole), and readable views of it."""
+    """A table: HBase's complete TableSchema message (`schema`), and readable views of it."""
 
     schema: pb.TableSchema
 
@@ -169,17 +169,17 @@ def new_table(name: str, families: Mapping[str, Mapping[str, str]]) -> TableDesc
 
 
 Range = tuple[bytes, bytes]
-"""from a row to before another; b"" as the end: to the end of the table"""
+"""from a first row (included) to an end row (excluded); b"" as the end: to the end of the table"""
 
 
 @dataclass(frozen=True)
 class Region:
     """Rows from `start` (included) to `end` (excluded; b"" = no bound) of a table, and who serves them.
 
-    `name` is the full region name, `encoded` its MD5 in hex (as in paths and WALs), `server` None while
-    nobody serves it. `open_sequence` (info:seqnumDuringOpen) rises each time the region opens. `may_lag`: hbase:meta
-    has no state of the region (before 2.0), so both are of its previous opening while it is in transition.
-    `changed_ms`: when hbase:meta was last told of the region, such as that it was opened, by the clock of who told.
+    `name` is the full region name, `encoded` its MD5 in hex (as in paths and WALs), `server` None while no server has
+    the region open. `open_sequence` (info:seqnumDuringOpen) rises each time the region opens. `may_lag`: hbase:meta has
+    no state of the region (before 2.0), so while it is in transition, both are those of its previous opening.
+    `changed_ms`: when the region's row in hbase:meta last changed, for example when it opened, by the writer's clock.
     """
 
     name: bytes
@@ -199,10 +199,10 @@ class Region:
 
     @property
     def specifier(self) -> pb.RegionSpecifier:
-        """How requests to its server name it."""
+        """The specifier for requests to the region's server."""
         return pb.RegionSpecifier(type=pb.RegionSpecifier.REGION_NAME, value=self.name)
 
     @property
     def encoded_specifier(self) -> pb.RegionSpecifier:
-        """How requests to the master name it."""
+        """The specifier for requests to the master."""
         return pb.RegionSpecifier(type=pb.RegionSpecifier.ENCODED_REGION_NAME, value=self.encoded.encode())

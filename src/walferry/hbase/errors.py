@@ -1,7 +1,7 @@
-"""Failures of an HBase server, by the Java class that it names.
+"""Failures of an HBase server, by the Java class of its exception.
 
 Subclasses of TransientError may be retried; the others are final. All carry the facts `exception_class` (Java),
-`server`, `method` and `reason` (the line of the remote stack trace that says most).
+`server`, `method` and `reason` (the most informative line of the remote stack trace).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class RemoteError(WalferryError):
 
 
 def unknown_there(error: RemoteError) -> bool:
-    """Whether the server does not know the method, or lacks the coprocessor that would answer it."""
+    """Whether the server lacks the method, or the coprocessor that would answer it."""
     return "UnsupportedOperationException" in f"{error.facts['exception_class']} {error}"
 
 
@@ -25,29 +25,29 @@ class RemoteTransientError(TransientError):
 
 
 class ConnectionFailedError(TransientError):
-    """No connection, or it broke before the answer: whether the call was carried out is unknown.
+    """No connection, or it broke before the answer: the server may or may not have carried out the call.
 
-    Fact `sent` is False when the request never left: then it certainly was not.
+    If the request never left, the fact `sent` is False: the server certainly did not carry it out.
     """
 
 
 class RequestTimeoutError(TransientError):
-    """No answer within the deadline: whether the call was carried out is unknown."""
+    """No answer within the deadline: the server may or may not have carried out the call."""
 
 
 class ZooKeeperError(TransientError):
-    """ZooKeeper does not answer; kazoo has already repeated the call."""
+    """ZooKeeper does not answer, although kazoo has already repeated the call."""
 
 
 def may_be_under_way(error: BaseException) -> bool:
-    """Whether a request may still be carried out after this error: not if the server answered, or it was not sent."""
+    """Whether the server may still carry out the request: not if it answered, or if the request was not sent."""
     if isinstance(error, (RemoteError, RemoteTransientError)):
         return False
     return not isinstance(error, WalferryError) or bool(error.facts.get("sent", True))
 
 
 class RegionNotServedError(RemoteTransientError):
-    """The region is not on that server, or not open: look its location up again."""
+    """The region is not on that server, or not open: look up its location again."""
 
 
 class ScannerLostError(RemoteTransientError):
@@ -63,7 +63,7 @@ class ServerBusyError(RemoteTransientError):
 
 
 class TableNotFoundError(RemoteError):
-    """There is no such table."""
+    """The table does not exist."""
 
 
 class TableExistsError(RemoteError):
@@ -71,7 +71,7 @@ class TableExistsError(RemoteError):
 
 
 class TableStateError(RemoteError):
-    """The table is enabled where the call needs it disabled, or the other way round."""
+    """The table is enabled but the call needs it disabled, or the other way round."""
 
 
 class ReadOnlyTableError(RemoteError):
@@ -87,7 +87,7 @@ class NamespaceExistsError(RemoteError):
 
 
 class NamespaceNotFoundError(RemoteError):
-    """There is no such namespace."""
+    """The namespace does not exist."""
 
 
 class SnapshotExistsError(RemoteError):
@@ -95,25 +95,25 @@ class SnapshotExistsError(RemoteError):
 
 
 class SnapshotNotFoundError(RemoteError):
-    """There is no such snapshot."""
+    """The snapshot does not exist."""
 
 
 class SnapshotInProgressError(RemoteTransientError):
-    """A snapshot of that table is being taken right now."""
+    """Another snapshot of that table is in progress."""
 
 
 class SnapshotFailedError(RemoteError):
-    """The snapshot was begun and failed, as it does before 2.6 when one of its regions moves: take it again."""
+    """The snapshot started and then failed, as before 2.6 when one of its regions moves: take it again."""
 
 
 class CallQueueFullError(ServerBusyError):
-    """The request does not fit into the server's call queue (`hbase.ipc.server.max.callqueue.size`, bytes) beside
-    those that wait; a large one may never fit."""
+    """The server's call queue (`hbase.ipc.server.max.callqueue.size`, bytes) has no room for the request beside those
+    that wait. A large request may never fit."""
 
 
 class RequestTooBigError(RemoteError):
-    """The request has more bytes than the server accepts (`hbase.ipc.max.request.size`), or more mutations; it was not
-    carried out."""
+    """The request has more bytes (`hbase.ipc.max.request.size`) or more mutations than the server accepts; the server
+    did not carry it out."""
 
 
 class AccessDeniedError(RemoteError):
@@ -138,7 +138,7 @@ _CLASSES: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "ServerTooBusyException": ServerBusyError,
     "RpcThrottlingException": ServerBusyError,
     "RequestTooBigException": RequestTooBigError,
-    "UnsupportedOperationException": RemoteError,  # a method that this version does not know
+    "UnsupportedOperationException": RemoteError,  # a method that this version lacks
     "UnknownScannerException": ScannerLostError,
     "OutOfOrderScannerNextException": ScannerLostError,
     "ScannerResetException": ScannerLostError,
@@ -157,7 +157,7 @@ _CLASSES: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "CorruptedSnapshotException": SnapshotFailedError,
     "AccessDeniedException": AccessDeniedError,
 }
-# Failures that only the message identifies; the exception's class is a general one.
+# Failures that only their message identifies: their class is too general.
 _REASONS: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "is read only": ReadOnlyTableError,
     # A client that does not send its version gets this instead of RequestTooBigException (NettyRpcFrameDecoder).
@@ -177,14 +177,14 @@ def remote_error(
 ) -> RemoteError | RemoteTransientError:
     """The error for an exception that a server sent.
 
-    A known class decides. For any other, the first known class named in the stack trace does, innermost cause first
-    (servers wrap the failures of their own clients), and then the server's `do_not_retry`.
+    If the exception's class is unknown, the first known class in the stack trace decides, innermost cause first
+    (servers wrap the failures of their own clients); if there is none, the server's `do_not_retry` decides.
     """
     lines = [line for line in stack_trace.split("\n") if line and not line.lstrip().startswith("at ")]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     reason = lines[0] if lines else exception_class
     if causes and "RetriesExhausted" in exception_class:
-        reason = causes[-1]  # the first line only says that there were failures
+        reason = causes[-1]  # the first line says only that something failed
     reason = reason.strip()[:MAX_REASON]
     kind = _kind(exception_class, [*reversed(causes), *lines], do_not_retry)
     advice = "; grant it, or name another `user`" if kind is AccessDeniedError else ""

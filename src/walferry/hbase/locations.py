@@ -19,8 +19,8 @@ META_TABLE = "hbase:meta"
 _META_REGION = pb.RegionSpecifier(type=pb.RegionSpecifier.REGION_NAME, value=b"hbase:meta,,1")
 _META_ROWS = 1000
 _NOT_OPENED = 1
-"""what 1.x writes for the open sequence number of a daughter or merged region until it has opened, at 2 or above
-(SplitTransactionImpl, RegionMergeTransactionImpl)"""
+"""the open sequence number that 1.x writes for a daughter or merged region before it has opened; a region opens at 2 or
+above (SplitTransactionImpl, RegionMergeTransactionImpl)"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Located:
 class Locations:
     """Reads hbase:meta (MetaTableAccessor's layout) and caches a table's regions until `forget`.
 
-    Nothing is retried here: callers retry.
+    It does not retry: callers do.
     """
 
     def __init__(self, zookeeper: ZooKeeper, pool: ConnectionPool, timeout_s: float) -> None:
@@ -46,7 +46,7 @@ class Locations:
         self._located: dict[str, Located] = {}
 
     def regions(self, table: str) -> list[Region]:
-        """The table's regions now, read afresh, by start row. Raises TableNotFoundError."""
+        """The table's regions by start row, read from hbase:meta. Raises TableNotFoundError."""
         regions = self._read(table)
         if not regions:
             raise TableNotFoundError(f"there is no table {table} at {self._zookeeper.hosts}", table=table)
@@ -56,7 +56,8 @@ class Locations:
         return regions
 
     def located(self, table: str) -> Located:
-        """Where all rows of the table are, as cached. Raises RegionNotServedError while a region splits or merges."""
+        """Where all rows of the table are, from the cache. Raises RegionNotServedError while a region splits or
+        merges."""
         with self._lock:
             located, regions = self._located.get(table), self._known.get(table)
         if located is not None:
@@ -64,14 +65,14 @@ class Locations:
         regions = regions or self.regions(table)
         if any(one.end != next.start for one, next in pairwise(regions)) or regions[0].start or regions[-1].end:
             self.forget(table)
-            raise RegionNotServedError(f"the regions of {table} do not hold all rows now", table=table)
+            raise RegionNotServedError(f"the regions of {table} do not cover all rows now", table=table)
         located = Located(tuple(regions), RowBorders.of([region.start for region in regions]))
         with self._lock:
             self._located[table] = located
         return located
 
     def locate(self, table: str, row: bytes) -> Region:
-        """The region that holds a row. Raises RegionNotServedError when none does, or nobody serves it."""
+        """The region that holds a row. Raises RegionNotServedError if no region holds it, or no server has it open."""
         with self._lock:
             regions = self._known.get(table)
         if regions is None:
@@ -83,7 +84,7 @@ class Locations:
             raise RegionNotServedError(f"no region of {table} holds row {row!r} now", table=table)
         if region.server is None:
             self.forget(table)
-            message = f"region {region.encoded} of {table} is on no server now; is the table enabled?"
+            message = f"region {region.encoded} of {table} is not open on any server now; is the table enabled?"
             raise RegionNotServedError(message, table=table, region=region.encoded)
         return region
 
@@ -97,13 +98,13 @@ class Locations:
         if table == META_TABLE:
             server = self._zookeeper.meta_server()
             return [Region(_META_REGION.value, "1588230740", table, b"", b"", server, 1)]
-        # A table's name, then a space after it, bracket its rows: MetaTableAccessor.getTableStopRowForMeta.
+        # The table's rows lie between its name and its name with a space: MetaTableAccessor.getTableStopRowForMeta.
         rows = self._scan_meta(f"{table},,".encode(), f"{table} ,,".encode())
         regions = (_region(row) for row in rows)
         return sorted((region for region in regions if region is not None), key=lambda region: region.start)
 
     def _scan_meta(self, start: bytes, stop: bytes) -> list[pb.Result]:
-        """All rows of `info` between two rows. Without a codec, so that results are plain messages."""
+        """All rows of the family `info` between two rows. No codec, so that results come as plain messages."""
         server = self._zookeeper.meta_server().address
         request = pb.ScanRequest(
             region=_META_REGION,
@@ -135,7 +136,7 @@ def _region(row: pb.Result) -> Region | None:
     name = row.cell[0].row
     server = None
     sequence = int.from_bytes(columns.get(b"seqnumDuringOpen", b""), "big")
-    # Before OPEN, and in CLOSED, `server` still names the previous one. 1.x has no state here for open regions.
+    # Before OPEN, and in CLOSED, `server` still names the previous server. 1.x writes no state for open regions.
     is_open = columns.get(b"state", b"OPEN") == b"OPEN" and (b"state" in columns or sequence != _NOT_OPENED)
     if columns.get(b"server") and is_open:
         host, _, port = columns[b"server"].decode().rpartition(":")

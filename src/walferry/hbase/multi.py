@@ -1,8 +1,8 @@
-"""Cells as they are, sent to the regions that hold their rows: ClientService.Multi with a cell block.
+"""Sends cells unchanged to the regions that hold their rows: ClientService.Multi with a cell block.
 
-What HBase's own replication sink does with entries it gets, without the hop through it. Timestamps, types and tags are
-kept (`KeyValueCodecWithTags`), as are the clusters that the cells come from (Mutation's attribute `_cs.id`), so that a
-replication from there on does not send them back.
+HBase's own replication sink does the same with the entries it receives; here the sink is not involved. Timestamps,
+types and tags are kept (`KeyValueCodecWithTags`), and so are the clusters that the cells come from (Mutation's
+attribute `_cs.id`), so that replication from the target does not send the cells back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ATTRIBUTE = 5  # of MutationProto
 
 @dataclass(frozen=True)
 class Multi:
-    """One request to one server; the cells in the order of its mutations."""
+    """One request to one server, with its cells in the order of its mutations."""
 
     server: str
     message: bytes
@@ -41,12 +41,13 @@ class Multi:
 def multis(
     client: Calls, runs: Sequence[tuple[str, int]], cells: Buffer, clusters: Sequence[tuple[int, int]]
 ) -> list[Multi]:
-    """Cut runs of cells (table and number of cells each, one after the other) into a request for each server.
+    """Cut consecutive runs of cells (table and number of cells each) into one request for each server.
 
-    `cells` are int32 length + KeyValue each, checked before, as in an uncompressed WAL. `clusters` are the ids (most,
-    least significant bits) of those that they come from. A server applies what a region gets in one request in its
-    order (HRegion.batchMutate), so the edits of a row stay in order, equal keys included, if the next request is sent
-    after the answer. Raises RegionNotServedError (transient) when a row has no region now, TableNotFoundError.
+    Each of `cells` is int32 length + KeyValue, as in an uncompressed WAL, and already validated. `clusters` are the ids
+    (most, least significant bits) of the clusters that the cells come from. A server applies a region's mutations of
+    one request in their order (HRegion.batchMutate). So the edits of a row, equal keys included, stay in order if the
+    next request is sent after the answer. Raises RegionNotServedError (transient) if a row has no region now, and
+    TableNotFoundError.
     """
     buffer = np.frombuffer(cells, np.uint8)
     attributes = _attributes(tuple(clusters))
@@ -61,7 +62,7 @@ def multis(
         for place in np.unique(places).tolist():
             region = located.regions[place]
             if region.server is None:
-                message = f"region {region.encoded} of {table} is on no server now; is the table enabled?"
+                message = f"region {region.encoded} of {table} is not open on any server now; is the table enabled?"
                 raise RegionNotServedError(message, table=table, region=region.encoded)
             picked = np.flatnonzero(places == place)
             server = region.server.address
@@ -80,9 +81,9 @@ def send(
 ) -> None:
     """Send one request; returns when the server has all of it in its log.
 
-    `timeout_s`, `since` and `may_send` are those of `RpcConnection.call`. One attempt, no retries. Raises the error of
-    one of the mutations if any failed: then all of the request is to be sent again, in its order, since what comes
-    after a failed one may have been applied.
+    `timeout_s`, `since` and `may_send` are those of `RpcConnection.call`. One attempt, no retries. If mutations failed,
+    raises the error of one of them: send the whole request again, in its order, since mutations after a failed one may
+    have been applied.
     """
     response, _ = client.pool.call(
         multi.server, "ClientService", "Multi", multi.message, pb.MultiResponse, multi.cells,

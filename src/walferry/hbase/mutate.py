@@ -1,6 +1,6 @@
 """Puts, deletes of every kind, increments and appends, as an ordinary client sends them.
 
-`HBaseClient` documents each function at its method: `mutate`, and `put` for `put_cells`.
+`HBaseClient.mutate` documents `mutate`, and `HBaseClient.put` documents `put_cells`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def delete_family_version(row: bytes, family: bytes, timestamp: int) -> pb.Mutat
 
 
 def delete_row(row: bytes) -> pb.MutationProto:
-    """Delete all families of a row; logged as one DeleteFamily each."""
+    """Delete all families of a row; the WAL has one DeleteFamily for each."""
     return _mutation(row, pb.MutationProto.DELETE)
 
 
@@ -116,7 +116,7 @@ def mutate(client: Calls, table: str, mutations: Sequence[pb.MutationProto]) -> 
             if attempt == REGION_ATTEMPTS or not repeatable(error):
                 raise error
             left = len(pending)
-            _log.warning("%d mutations of %s left, attempt %d of %d: %s", left, table, attempt, REGION_ATTEMPTS, error)
+            _log.warning("%d mutations of %s left: attempt %d of %d: %s", left, table, attempt, REGION_ATTEMPTS, error)
             client.location_failed(table, error, attempt)
             time.sleep(pause_s(error, attempt))
     if refused:
@@ -126,7 +126,7 @@ def mutate(client: Calls, table: str, mutations: Sequence[pb.MutationProto]) -> 
 
 
 def _chunks(mutations: Sequence[pb.MutationProto], indexes: list[int]) -> Iterator[list[int]]:
-    """The indexes in chunks that make requests of bounded size."""
+    """Split the indexes so that each request has a bounded size."""
     chunk: list[int] = []
     size = 0
     for index in indexes:
@@ -142,7 +142,7 @@ def _chunks(mutations: Sequence[pb.MutationProto], indexes: list[int]) -> Iterat
 def _attempt(
     client: Calls, table: str, mutations: Sequence[pb.MutationProto], chunk: list[int], group: int
 ) -> dict[int, pb.Result | WalferryError]:
-    """Send each mutation once: one Multi per server. The outcome of each by its index."""
+    """Send each mutation once, with one Multi per server. Returns each outcome by the mutation's index."""
     outcomes: dict[int, pb.Result | WalferryError] = {}
     by_server: defaultdict[str, dict[bytes, tuple[Region, list[int]]]] = defaultdict(dict)
     for index in chunk:
@@ -170,7 +170,7 @@ def _multi(
         actions = [pb.Action(index=place, mutation=mutations[i]) for place, i in enumerate(indexes)]
         request.regionAction.append(pb.RegionAction(region=region.specifier, action=actions))
     try:
-        # Without a codec, so that results come as plain messages.
+        # No codec, so that results come as plain messages.
         response, _ = client.pool.call(
             server, "ClientService", "Multi", request, pb.MultiResponse, timeout_s=client.timeout_s
         )
@@ -186,7 +186,7 @@ def _multi(
     for _, indexes in regions:
         for index in indexes:
             if index not in outcomes:
-                message = f"{server} left a mutation out of its answer to Multi"
+                message = f"{server} answered Multi without a result for one of its mutations"
                 outcomes[index] = RegionNotServedError(message, server=server)
     return outcomes
 
@@ -209,7 +209,7 @@ def _change(
     row: bytes, family: bytes, qualifier: bytes, value: bytes, kind: pb.MutationProto.MutationType
 ) -> pb.MutationProto:
     mutation = _mutation(row, kind)
-    # Without one, 1.x takes 0 for a new cell's timestamp.
+    # Without a timestamp, 1.x gives a new cell 0.
     values = [_value(qualifier, value, _LATEST)]
     mutation.column_value.append(pb.MutationProto.ColumnValue(family=family, qualifier_value=values))
     return mutation

@@ -1,4 +1,4 @@
-"""Replication peers: added, listed and removed the way that the cluster's version has.
+"""Adds, lists and removes replication peers in the way that the cluster's version supports.
 
 `HBaseClient` documents the functions that take the client.
 """
@@ -15,12 +15,13 @@ from walferry.hbase.errors import RemoteError, unknown_there
 from walferry.hbase.retry import retry_call
 from walferry.hbase.versions import By
 
-# Makes a disabled peer keep WALs without a sink or a jar: the class is part of HBase and replicates nothing.
+# A disabled peer with this endpoint keeps WALs without a sink or a jar: the class is part of HBase, replicates nothing.
 PINNING_ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
 
 
 class Peers(Protocol):
-    """A way to handle peers. Each call is one attempt; adding or removing twice fails or does nothing."""
+    """One version's way to handle peers. Each call is one attempt; a repeated addition or removal fails or does
+    nothing."""
 
     def add(self, client: Calls, peer_id: str, config: pb.ReplicationPeer, state: pb.ReplicationState) -> None:
         """Add a peer; its queues appear a little later."""
@@ -47,7 +48,7 @@ def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT
             now = "enabled" if there[0] else "disabled"
             raise UsageError(
                 f"replication peer {peer_id} already exists, {now} and with the endpoint {there[1] or '(none)'}; "
-                "remove it or choose another id",
+                "remove that peer or choose another id",
                 peer=peer_id,
             )
 

@@ -1,4 +1,4 @@
-"""Replication peers by the master's calls, which are procedures: since 2.0."""
+"""Replication peers through calls to the master, which run as procedures: since 2.0."""
 
 from __future__ import annotations
 

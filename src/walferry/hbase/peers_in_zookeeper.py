@@ -1,7 +1,7 @@
 """Replication peers as znodes, which region servers watch: the only way before 2.0 (ReplicationPeersZKImpl).
 
-`replication/peers/<id>` holds the peer's configuration, `peer-state` below it whether it is enabled. Both are created
-in one transaction: a peer that was there without its state for a moment would count as enabled.
+`replication/peers/<id>` holds the peer's configuration; `peer-state` below it says whether the peer is enabled. One
+transaction creates both: a peer without its state would count as enabled, even if only for a moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STATE = "peer-state"
 def add(client: Calls, peer_id: str, config: pb.ReplicationPeer, state: pb.ReplicationState) -> None:
     """Add a peer."""
     path = f"{_PEERS}/{peer_id}"
-    # Servers cannot read a peer without a cluster. As in HBase's shell it is their own: the endpoint connects to none.
+    # Servers cannot read a peer without a cluster. As in HBase's shell, name their own: the endpoint never connects.
     here = pb.ReplicationPeer(clusterkey=_cluster_key(client.address.zookeeper, client.address.znode))
     here.MergeFrom(config)
     client.zookeeper.create({path: znode(here), f"{path}/{_STATE}": znode(state)})
@@ -42,7 +42,7 @@ def remove(client: Calls, peer_id: str) -> None:
 
 
 def _cluster_key(zookeeper: str, znode: str) -> str:
-    """A cluster as peers name it: "host,host:port:/znode", or "host:port,host:port:port:/znode" where ports differ."""
+    """The cluster key of a peer: "host,host:port:/znode", or "host:port,host:port:port:/znode" if the ports differ."""
     servers = [server.rpartition(":") for server in zookeeper.split(",")]
     ports = {port for _, _, port in servers}
     hosts = ",".join(host for host, _, _ in servers) if len(ports) == 1 else zookeeper

@@ -1,4 +1,4 @@
-"""Waiting for what the master does after it has answered: by the procedure that it names, or by asking it."""
+"""Waits for work that the master finishes after its answer: by the procedure in the answer, or by polling."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Nonce = tuple[int, int]
 
 
 def new_nonce() -> Nonce:
-    """One that nobody has used."""
+    """A nonce that nobody has used."""
     return random.getrandbits(63), random.getrandbits(63)
 
 
 def with_nonce(request: Any, nonce: Nonce | None = None) -> Any:
-    """The request with a nonce, by default one of its own: the master answers a repeated one with the outcome of the
-    first."""
+    """The request with a nonce, by default a new one. The master answers a repeated nonce with the outcome of the first
+    request."""
     request.nonce_group, request.nonce = nonce or new_nonce()
     return request
 
@@ -43,7 +43,7 @@ def procedure(
 
 
 def await_procedure(client: Calls, answer: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for the procedure that an answer names, if it names one. Raises the error with which it ended."""
+    """Wait for the procedure that an answer names, if any. Raises the error with which the procedure ended."""
     if not answer.HasField("proc_id"):
         return
     request = pb.GetProcedureResultRequest(proc_id=answer.proc_id)
@@ -53,25 +53,25 @@ def await_procedure(client: Calls, answer: Any, what: str, deadline_s: float = D
         if result.HasField("exception"):
             cause = result.exception.generic_exception
             raise remote_error(cause.class_name, cause.message, server="the master", method=what, do_not_retry=True)
-        # NOT_FOUND: finished so long ago that the master has forgotten it
+        # NOT_FOUND: the procedure finished so long ago that the master has forgotten it.
         return result.state != pb.GetProcedureResultResponse.RUNNING
 
     wait(finished, what, deadline_s)
 
 
 def wait(done: Callable[[], bool], what: str, deadline_s: float) -> None:
-    """Poll until `done`. Raises TransientError at the deadline: it may still finish."""
+    """Poll until `done`. Raises TransientError at the deadline, after which the work may still finish."""
     deadline = time.monotonic() + deadline_s
     pause = POLL_S
     while not done():
         if time.monotonic() > deadline:
-            raise TransientError(f"{what} has not finished after {deadline_s:.0f} s; it may still do so", what=what)
+            raise TransientError(f"{what} has not finished after {deadline_s:.0f} s; it may still finish", what=what)
         time.sleep(pause)
         pause = min(pause * 1.25, MAX_POLL_S)
 
 
 def await_reopened(client: Calls, table: str) -> None:
-    """Wait until every region has reopened with the table's new schema (before 2.0)."""
+    """Wait until every region has reopened with the table's new schema. Only needed before 2.0."""
     request = pb.GetSchemaAlterStatusRequest(table_name=table_name(table))
 
     def reopened() -> bool:
@@ -82,7 +82,7 @@ def await_reopened(client: Calls, table: str) -> None:
 
 
 def await_restored(client: Calls, snapshot: pb.SnapshotDescription) -> None:
-    """Wait until a snapshot is restored into its table, or cloned (before 2.0)."""
+    """Wait until a snapshot is restored into its table, or cloned. Only needed before 2.0."""
     request = pb.IsRestoreSnapshotDoneRequest(snapshot=snapshot)
 
     def restored() -> bool:

@@ -1,4 +1,4 @@
-"""Calls to the server of the region that holds a row, wherever it moves meanwhile."""
+"""Calls to the server of the region that holds a row; a call follows the region when it moves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def region_call(
     def call() -> M:
         region = client.locate(table, row)
         assert region.server is not None
-        begun = steady_s()  # before `may_send`: a process that is suspended in between sends nothing long after it
+        begun = steady_s()  # before `may_send`: if the process is suspended after it, the call times out unsent
         try:
             answer, _ = client.pool.call(
                 region.server.address, service, method, request(region), response_type,

@@ -1,4 +1,4 @@
-"""How often a call is tried again, and after which pauses."""
+"""How often a call is retried, and after which pauses."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from walferry.hbase.errors import ServerBusyError, ZooKeeperError
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ATTEMPTS = 8  # 10 s or so: a master that steps down, a connection that breaks
-REGION_ATTEMPTS = 20  # over a minute: a crashed region server's regions, a region on the move
-_DEADLINE_S = 150  # two full time-outs and a third: a server that hangs
+ATTEMPTS = 8  # about 10 s: outlasts a master that steps down, a connection that breaks
+REGION_ATTEMPTS = 20  # over a minute: outlasts the recovery of a crashed region server's regions, a region's move
+_DEADLINE_S = 150  # a server that hangs: two full time-outs and part of a third
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _BUSY_FACTOR = 5
 
 
 def repeatable(error: BaseException) -> bool:
-    """Whether another attempt makes sense; not for ZooKeeper's errors, which kazoo has already retried."""
+    """Whether another attempt may succeed. ZooKeeper's errors are final here: kazoo has already retried."""
     return isinstance(error, TransientError) and not isinstance(error, ZooKeeperError)
 
 
 def pause_s(error: BaseException | None, attempt: int) -> float:
-    """Seconds to wait after failed attempt number `attempt` (from 1); longer when the server is busy."""
+    """Seconds to wait after the failed attempt number `attempt` (from 1); longer if the server is busy."""
     pause: float = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
     if isinstance(error, ServerBusyError):
         pause *= _BUSY_FACTOR
@@ -41,11 +41,11 @@ def retry_call(
     attempts: int = ATTEMPTS,
     on_failure: Callable[[TransientError, int], None] = lambda error, attempt: None,
 ) -> T:
-    """Call until it succeeds; only what is `repeatable` is tried again, at most `attempts` times in all.
+    """Call until the call succeeds, at most `attempts` times; only errors that are `repeatable` are retried.
 
-    No attempt begins later than 150 s after the first. Of the failures those of attempts 1, 2, 4, 8 and 16 are logged:
-    when a server dies, many callers wait for each of its regions. `on_failure` is called with every failure that will
-    be retried and the number of the attempt: to forget a stale location, or to raise if another attempt makes no sense.
+    No attempt starts later than 150 s after the first. Only failures of attempts 1, 2, 4, 8 and 16 are logged: when a
+    server dies, many callers wait for each of its regions. `on_failure` is called with every failure that will be
+    retried and the number of its attempt. It may forget a stale location, or raise if another attempt cannot succeed.
     """
 
     def failed(state: tenacity.RetryCallState) -> None:

@@ -15,10 +15,10 @@ def shown_row(row: bytes) -> str:
 
 
 def parse_row(text: str) -> bytes:
-    r"""The row key that `shown_row` wrote; other characters are encoded as UTF-8. UsageError for a lone `\`."""
+    r"""The row key that `shown_row` wrote; other characters are encoded as UTF-8. Raises UsageError for a lone `\`."""
     pieces = _ESCAPE.split(text)  # text, two hex digits, text, ...
     if any("\\" in piece for piece in pieces[::2]):
         raise UsageError(
-            f"row key {text}: write a backslash as \\x5C, and other bytes as \\x and two hex digits", row=text
+            f"row key {text}: write a backslash as \\x5C, and any other byte as \\x and two hex digits", row=text
         )
     return b"".join(bytes.fromhex(piece) if at % 2 else piece.encode() for at, piece in enumerate(pieces))

@@ -31,9 +31,9 @@ from walferry.load import Meter, Service
 # Keeps tags; HBase's default KeyValueCodec drops them.
 CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
 CONNECT_TIMEOUT_S = 10.0
-# Above hbase.ipc.max.request.size and any answer to us; the "HTTP" of an HTTP server reads as 1.2 GB.
+# Above hbase.ipc.max.request.size and any real answer; an HTTP server's "HTTP" reads as a length of 1.2 GB.
 MAX_FRAME_BYTES = 1 << 30
-PART_BYTES = 512 << 10  # of a request between two checks whether it may still be sent
+PART_BYTES = 512 << 10  # of a request, sent between two checks that it may still be sent
 _PREAMBLE = b"HBas\x00"
 _LENGTH = struct.Struct(">i")
 _NO_LINGER = struct.pack("ii", 1, 0)
@@ -46,8 +46,8 @@ M = TypeVar("M", bound=Message)
 class RpcConnection:
     """One connection to one service of one server ("host:port"); one call at a time, from any thread.
 
-    A connection that missed a deadline or broke is closed, and the next call connects again: the late answer to an
-    abandoned call can never be mistaken for another call's.
+    A connection that missed a deadline or broke is closed, and the next call connects again: a late answer to an
+    abandoned call cannot be mistaken for another call's answer.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class RpcConnection:
     ) -> tuple[M, bytes]:
         """Send one request and wait for its answer: the message and its cell block (b"" if none).
 
-        A request may be given as it is encoded.
+        The request is a message, or its encoded bytes.
 
-        `timeout_s` bounds the whole call, counted from `since` (of `clock.steady_s`; default: now). Past it nothing is
-        sent, however long this process was suspended. What is left of it is sent to the server, which drops a call that
-        waited longer in its queue. `may_send` is called right before each part of the request goes out; if it raises,
-        the connection is closed without the rest, and the server never runs the call. Raises `walferry.hbase.errors`;
-        their fact `sent` is False as long as the end of the request was not sent.
+        `timeout_s` bounds the whole call, counted from `since` (of `clock.steady_s`; default: now). After that nothing
+        is sent, however long this process was suspended. The request tells the server how much of `timeout_s` is left;
+        the server drops a call that waited longer in its queue. `may_send` is called right before each part of the
+        request is sent. If it raises, the connection is closed without sending the rest, and the server never runs the
+        call. Raises `walferry.hbase.errors`; their fact `sent` is False if the end of the request was not sent.
         """
         blocks = [cell_block] if isinstance(cell_block, (bytes, bytearray, memoryview)) else cell_block
         deadline = (steady_s() if since is None else since) + timeout_s
@@ -101,7 +101,7 @@ class RpcConnection:
                 try:
                     self._send(sock, frame, deadline, may_send)
                 except ConnectionError as broken:
-                    # A server that refuses a request for its length answers and closes before it has read all of it.
+                    # A server that finds a request too long answers and closes before it has read the whole request.
                     with contextlib.suppress(OSError, DecodeError):
                         self._answer(sock, method, response_type, deadline)
                     raise broken
@@ -112,10 +112,10 @@ class RpcConnection:
                 self._abort()
                 what = (
                     f"{self.server} did not answer {self.service}.{method} within {timeout_s:g} s; "
-                    "whether the call was carried out is unknown; restart the server if it hangs"
+                    "whether it carried out the call is unknown; restart the server if it hangs"
                     if self._sent
                     else f"{self.service}.{method} could not be sent to {self.server} within {timeout_s:g} s: "
-                    "this process was held up"
+                    "this process was suspended or too busy"
                 )
                 raise RequestTimeoutError(what, **self._facts(method, self._sent)) from error
             except (OSError, DecodeError) as error:
@@ -126,7 +126,7 @@ class RpcConnection:
                     **self._facts(method, self._sent),
                 ) from error
             except (ConnectionFailedError, RequestTooBigError):
-                self.close()  # after the latter the server closes its side too
+                self.close()  # after RequestTooBigError the server closes its side too
                 raise
 
     def close(self) -> None:
@@ -136,17 +136,17 @@ class RpcConnection:
             self._socket = None
 
     def _abort(self) -> None:
-        """Close the socket and let the kernel forget what it has not delivered."""
+        """Close the socket and make the kernel drop the bytes that it has not delivered."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.close()
 
     def usable(self) -> bool:
-        """False when the server has closed the idle connection, or sent something unasked."""
+        """False if the server has closed the idle connection, or sent something unrequested."""
         if self._socket is None:
             return True
-        poll = select.poll()  # select() takes no descriptor above 1023
+        poll = select.poll()  # select() cannot handle descriptors above 1023
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
@@ -163,7 +163,7 @@ class RpcConnection:
         try:
             sock = socket.create_connection((host, int(port)), timeout=timeout)
         except TimeoutError as error:
-            # Unlike a call's time-out, this one proves that nothing was carried out.
+            # Unlike a call's time-out, this one proves that the server did nothing.
             raise OSError(f"no connection within {timeout:.0f} s") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -182,7 +182,7 @@ class RpcConnection:
         return sock
 
     def _send(self, sock: socket.socket, frame: bytes, deadline: float, may_send: Callable[[], None]) -> None:
-        """Send a frame in parts. What the checks right before a part rule out, does not go out after a pause."""
+        """Send a frame in parts, each checked right before it is sent, so that no part is sent late after a pause."""
         rest = memoryview(frame)
         while rest:
             _await_writable(sock, deadline)
@@ -231,7 +231,7 @@ class RpcConnection:
 
 
 class ConnectionPool:
-    """Connections of one user to many servers; a call has its connection to itself."""
+    """Connections of one user to many servers; no two calls share a connection at the same time."""
 
     def __init__(self, user: str, authenticate: Authenticate | None = None, meter: Meter | None = None) -> None:
         self._user = user
@@ -292,7 +292,7 @@ def encode_request(
 
 
 def encode_field(number: int, content: bytes) -> bytes:
-    """A field of a protobuf message that holds bytes or a message."""
+    """Encode a protobuf field that holds bytes or a message."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
@@ -308,7 +308,7 @@ def _varint(value: int) -> bytes:
 def decode_delimited(frame: memoryview, position: int, message_type: type[M]) -> tuple[M, int]:
     """The message at `position` after its varint length, and the position after it.
 
-    Raises protobuf's DecodeError when the frame ends before the message does.
+    Raises protobuf's DecodeError if the frame ends before the message does.
     """
     length = shift = 0
     while True:
@@ -321,12 +321,12 @@ def decode_delimited(frame: memoryview, position: int, message_type: type[M]) ->
             break
         shift += 7
     if length > len(frame) - position:
-        raise DecodeError(f"a message of {length} bytes where {len(frame) - position} remain")
+        raise DecodeError(f"the frame has a message of {length} bytes where {len(frame) - position} remain")
     return message_type.FromString(frame[position : position + length]), position + length
 
 
 def _receive(sock: socket.socket, length: int, deadline: float) -> bytearray:
-    """Exactly `length` bytes; TimeoutError at the deadline, ConnectionError when the server closes."""
+    """Receive exactly `length` bytes. Raises TimeoutError at the deadline, ConnectionError if the server closes."""
     buffer = bytearray(length)
     view = memoryview(buffer)
     while view:
@@ -339,7 +339,7 @@ def _receive(sock: socket.socket, length: int, deadline: float) -> bytearray:
 
 
 def _await_writable(sock: socket.socket, deadline: float) -> None:
-    """Wait until the kernel takes more, so that nothing is waited for between a check and the sending."""
+    """Wait until the kernel accepts more bytes, so that sending right after a check does not block."""
     poll = select.poll()
     poll.register(sock, select.POLLOUT)
     if not poll.poll(_milliseconds(_left(deadline))):
@@ -351,16 +351,16 @@ def _limit(sock: socket.socket, deadline: float) -> None:
 
 
 def _drop_unsent_after(sock: socket.socket, deadline: float) -> None:
-    """Let the kernel forget at the deadline what the server has not taken, even after this process has ended.
+    """Make the kernel drop unacknowledged bytes at the deadline, even after this process has ended.
 
-    Without this it goes on sending for minutes, and a request that nobody waits for any more may still arrive.
+    By default the kernel keeps sending for minutes, so that a request may arrive after its caller gave up.
     """
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _milliseconds(_left(deadline)))
 
 
 def _left(deadline: float) -> float:
-    """Seconds until the deadline. Raises TimeoutError past it."""
+    """Seconds until the deadline. Raises TimeoutError after it."""
     left = deadline - steady_s()
     if left <= 0:
         raise TimeoutError

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Query:
-    """What a scan asks of every region; each scanner adds its rows."""
+    """The request of a scan, the same for every region; each scanner adds its rows."""
 
     families: Sequence[str] | None
     raw: bool
@@ -91,7 +91,7 @@ def _scan(client: Calls, table: str, start: bytes, stop: bytes, query: _Query) -
                 yield block
                 start = last_row(block) + b"\0"
                 failures = 0
-                del block  # a large row is not kept while the next is read
+                del block  # free a large row before the next is read
             if not region.end or (stop and region.end >= stop):
                 return
             start = region.end
@@ -101,7 +101,7 @@ def _scan(client: Calls, table: str, start: bytes, stop: bytes, query: _Query) -
             if failures == REGION_ATTEMPTS or not repeatable(error):
                 raise
             client.location_failed(table, error, failures)
-            _log.warning("scan of %s at row %r, attempt %d of %d: %s", table, start, failures, REGION_ATTEMPTS, error)
+            _log.warning("scan of %s at row %r: attempt %d of %d: %s", table, start, failures, REGION_ATTEMPTS, error)
             time.sleep(pause_s(error, failures))
 
 
@@ -125,12 +125,12 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
         ),
     )
     scanner_id: int | None = None
-    pending, row = BytesIO(), b""  # the beginning of a row that the server has not sent completely, and which it is
+    pending, row = BytesIO(), b""  # the first cells of a row that the server has not sent completely, and its key
     sequence = 0
     try:
         while True:
             request.number_of_rows = _NO_ROW_LIMIT
-            # With partial results and heartbeats a server that finds nothing for long still meets the deadline.
+            # Partial results and heartbeats let a server that finds nothing for long still meet the deadline.
             request.client_handles_partials = True
             request.client_handles_heartbeats = True
             response, block = client.pool.call(
@@ -145,7 +145,7 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
             scanner_id = response.scanner_id if response.HasField("scanner_id") else scanner_id
             more = response.more_results_in_region and response.more_results
             if pending.tell() and block and _row_at(block, 0) != row:
-                yield _taken(pending)  # the server has left out what was still to come of that row
+                yield _taken(pending)  # the server has left out the rest of that row
             unfinished = more and response.partial_flag_per_result and response.partial_flag_per_result[-1]
             border = _cell_border(block, sum(response.cells_per_result[:-1])) if unfinished else len(block)
             if border:
@@ -167,16 +167,16 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
 
 
 def _close(client: Calls, server: str, scanner_id: int) -> None:
-    """Close a scanner at its server; if that fails, the server drops it when its lease expires."""
+    """Close a scanner at its server. If that fails, the server drops the scanner when its lease expires."""
     request = pb.ScanRequest(scanner_id=scanner_id, close_scanner=True, number_of_rows=0)
     try:
         client.pool.call(server, "ClientService", "Scan", request, pb.ScanResponse, codec=CODEC_WITH_TAGS, timeout_s=5)
     except TransientError as error:
-        _log.debug("scanner %d on %s was left to its lease: %s", scanner_id, server, error)
+        _log.debug("scanner %d on %s stays open until its lease expires: %s", scanner_id, server, error)
 
 
 def _taken(written: BytesIO) -> bytes:
-    """What has been written, not copied, since a row may be large; `written` is empty afterwards."""
+    """Empty `written` and return its content, without a copy, since a row may be large."""
     taken = written.getvalue()
     written.seek(0)
     written.truncate()
@@ -184,7 +184,7 @@ def _taken(written: BytesIO) -> bytes:
 
 
 def _cell_border(block: bytes, cells: int) -> int:
-    """Position in the block after its first `cells` cells."""
+    """The position after the first `cells` cells of the block."""
     border = int(_walk(np.frombuffer(block, np.uint8), cells)[0])
     if border < 0:
         raise DamagedInputError("a scan's cell block ends inside a cell", reason="short cell block")
@@ -210,7 +210,8 @@ def _row_at(block: bytes, position: int) -> bytes:
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
 def _walk(block: npt.NDArray[np.uint8], cells: int) -> tuple[int, int]:
-    """Position after the first `cells` cells (-1 = all), and of the last of them; (-1, -1) when cut."""
+    """The position after the first `cells` cells (-1 = all), and that of the last of them; (-1, -1) if the block ends
+    inside a cell."""
     position, last, size = 0, -1, len(block)
     while cells != 0 and position < size:
         if size - position < 14:

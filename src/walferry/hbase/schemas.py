@@ -1,9 +1,9 @@
-"""Whether a cluster would accept a table's schema, found out without creating the table.
+"""Finds out whether a cluster would accept a table's schema, without creating the table.
 
-A master checks the schema of a new table first (TableDescriptorChecker.sanityCheck, in 1.x HMaster's own): whether it
+A master first checks the schema of a new table (TableDescriptorChecker.sanityCheck, in 1.x HMaster's own): whether it
 can load the codecs, classes and keys that the schema names, and whether numbers are within its limits. Only then does
-its procedure find that there is a table of that name (CreateTableProcedure.prepareCreate). So it is asked to create a
-table that exists.
+its procedure find that a table of that name exists (CreateTableProcedure.prepareCreate). So the master is asked to
+create a table that already exists.
 
 `HBaseClient` documents the functions that take the client.
 """
@@ -21,7 +21,7 @@ from walferry.hbase.procedures import await_procedure, with_nonce
 
 EXISTING = "hbase:meta"
 _NOT_ASKED = ("READONLY", "hbase.table.sanity.checks")
-"""attributes of a table that hbase:meta may not have, or that keep the master from looking"""
+"""table attributes that hbase:meta may not have, or that switch off the master's check"""
 _CLASS = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 _ADVICE = re.compile(r" Set hbase\.table\.sanity.*")
 
@@ -37,7 +37,7 @@ def schema_fault(client: Calls, descriptor: TableDescriptor) -> str | None:
         return None
     except (RemoteError, RemoteTransientError) as error:
         if type(error) not in (RemoteError, RemoteTransientError):
-            raise  # a master that is not ready, a missing permission
-        # A name that the schema's message could not be turned into is an IllegalArgumentException, not a final error.
+            raise  # the master is not ready, or the user lacks a permission
+        # A schema that the master cannot even decode is an IllegalArgumentException, which counts as transient.
         return _ADVICE.sub("", _CLASS.sub("", str(error.reason))).replace(EXISTING, descriptor.name).rstrip(". ")
-    raise WalferryError(f"the master has created {EXISTING}, which exists", table=EXISTING)
+    raise WalferryError(f"the master has created {EXISTING}, although it already exists", table=EXISTING)

@@ -1,5 +1,5 @@
-"""What a region server's own web server tells: its configuration (`/conf`, ConfServlet), and how many mutations of its
-regions skipped the log (`/jmx`, JMXJsonServlet).
+"""Reads a region server's web pages: its configuration (`/conf`, ConfServlet), and how many mutations of its regions
+skipped the log (`/jmx`, JMXJsonServlet).
 
 `HBaseClient` documents the functions that take the client.
 """
@@ -18,14 +18,14 @@ from walferry.hbase.zookeeper import Server
 
 TIMEOUT_S = 5.0
 MOST_ASKED = 5
-"""servers; those of a cluster, and its master, usually have the same configuration"""
+"""servers: all servers of a cluster, and its master, usually have the same configuration"""
 COUNTED_LATE_MS = 20_000
-"""after which a mutation is certainly counted: MetricsRegionServerWrapperImpl's period and the metrics system's"""
+"""after this a mutation is certainly counted: the periods of MetricsRegionServerWrapperImpl and the metrics system"""
 _BEAN = "Hadoop:service=HBase,name=RegionServer,sub=Server"
 
 
 class Configured(Protocol):
-    """A cluster whose servers can be asked: `HBaseClient`"""
+    """A cluster whose servers report their settings: `HBaseClient`"""
 
     def servers(self) -> list[Server]: ...
 
@@ -49,7 +49,7 @@ def unlogged_writes(client: Calls, server: Server) -> int | None:
 
 
 def _page(client: Calls, server: Server, name: str, asked: Mapping[str, str]) -> Any | None:
-    """A page of the server's as JSON; None where it cannot be read."""
+    """A page of the server as JSON; None if it cannot be read."""
     try:
         port = _web_port(client, server)
         if port is None:
@@ -64,12 +64,12 @@ def _page(client: Calls, server: Server, name: str, asked: Mapping[str, str]) ->
 
 
 def some_settings(cluster: Configured) -> list[dict[str, str]]:
-    """The settings of a few of a cluster's region servers; empty if none of them can be read."""
+    """The settings of a few of the cluster's region servers; empty if no server's can be read."""
     return [found for server in cluster.servers()[:MOST_ASKED] if (found := cluster.settings(server)) is not None]
 
 
 def number(settings: Mapping[str, str], name: str, default: int) -> int:
-    """A setting that may be missing, or not a number (HBase would not start with that)."""
+    """The value of a setting; the default if it is missing or not a number (HBase would not start with that)."""
     try:
         return int(settings.get(name, default))
     except ValueError:
@@ -82,4 +82,4 @@ def _web_port(client: Calls, server: Server) -> int | None:
         server.address, "AdminService", "GetServerInfo", request, pb.GetServerInfoResponse, timeout_s=TIMEOUT_S
     )
     port = answer.server_info.webui_port
-    return port if 0 < port < 1 << 16 else None  # -1 as an unsigned number: the server has none
+    return port if 0 < port < 1 << 16 else None  # -1 as an unsigned number: the server has no web pages

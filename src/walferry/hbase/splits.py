@@ -1,6 +1,6 @@
-"""Splitting and merging regions: by the master's procedures, or, before 2.0, by the regions' servers.
+"""Splits and merges regions: by the master's procedures or, before 2.0, by the regions' servers.
 
-`HBaseClient` documents each function at its method of that name.
+`HBaseClient` documents each function at its method of the same name.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from walferry.hbase.descriptors import Region
 
 
 class _Splits(Protocol):
-    """A way to split and merge."""
+    """One version's way to split and merge."""
 
     def split(self, client: Calls, region: Region, split_row: bytes) -> None:
-        """Returns when both daughters are open."""
+        """Split a region; return when both daughters are open."""
 
     def merge(self, client: Calls, regions: Sequence[Region]) -> None:
-        """Returns when the merged region is open."""
+        """Merge regions; return when the merged region is open."""
 
 
 def split_region(client: Calls, region: Region, split_row: bytes) -> None:

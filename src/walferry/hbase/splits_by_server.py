@@ -1,5 +1,5 @@
-"""Splits by the region's server, and merges that the master brings together on one: before 2.0. Neither is waited for
-by HBase, so hbase:meta is read until it shows the outcome."""
+"""Splits by the region's server, and merges, for which the master first moves both regions to one server: before 2.0.
+HBase waits for neither, so hbase:meta is read until it shows the outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def split(client: Calls, region: Region, split_row: bytes) -> None:
 
 def merge(client: Calls, regions: Sequence[Region]) -> None:
     """Merge two adjacent regions."""
-    # MasterRpcServices.dispatchMergingRegions takes whatever it gets for encoded names.
+    # MasterRpcServices.dispatchMergingRegions reads any specifier as an encoded name.
     first, second = (region.encoded_specifier for region in regions)
     request = pb.DispatchMergingRegionsRequest(region_a=first, region_b=second)
     client.master_call("DispatchMergingRegions", request, pb.DispatchMergingRegionsResponse)

@@ -1,4 +1,4 @@
-"""Whether a table is enabled: by the master, or, before 2.0, from its znode (ZKTableStateManager).
+"""Whether a table is enabled: according to the master or, before 2.0, to its znode (ZKTableStateManager).
 
 `HBaseClient` documents the functions that take the client.
 """
@@ -15,7 +15,7 @@ from walferry.hbase.zookeeper import parse_znode
 
 
 class _State(Protocol):
-    """A way to look up a table's state."""
+    """One version's way to look up a table's state."""
 
     def __call__(self, client: Calls, table: str) -> pb.TableState: ...
 
@@ -32,7 +32,7 @@ def _by_master(client: Calls, table: str) -> pb.TableState:
 def _in_zookeeper(client: Calls, table: str) -> pb.TableState:
     value = client.zookeeper.read(f"table/{table}")
     if value is None:
-        client.describe(table)  # without a table there is no state
+        client.describe(table)  # raises if the table does not exist
         return pb.TableState(state=pb.TableState.ENABLED)
     return parse_znode(value, pb.TableState)
 

@@ -13,10 +13,10 @@ TIMEOUT_SECONDS = 60.0
 
 
 def connect(address: ClusterAddress) -> happybase.Connection:
-    """An open connection. Raises UsageError when the address names no Thrift server, ConnectionFailedError
-    when the server does not answer."""
+    """An open connection. Raises UsageError if the address names no Thrift server, ConnectionFailedError if the server
+    does not answer."""
     if address.thrift is None:
-        raise UsageError(f"the address of the cluster at {address.zookeeper} names no Thrift server")
+        raise UsageError(f"the address of the cluster at {address.zookeeper} names no Thrift server; add `thrift`")
     host, _, port = address.thrift.rpartition(":")
     try:
         return happybase.Connection(host, int(port), timeout=int(TIMEOUT_SECONDS * 1000))

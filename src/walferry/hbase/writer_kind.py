@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class WriterKind(StrEnum):
-    """By which protocol edits reach a target. `walferry.apply.writers` has a writer for each."""
+    """The protocol by which edits reach a target. `walferry.apply.writers` has a writer for each."""
 
     RPC = "rpc"
     """ClientService.Multi: keeps every kind of cell, timestamps and tags"""

@@ -1,7 +1,7 @@
 """What HBase keeps in ZooKeeper: the layout of the znodes and of their values.
 
-A value may be wrapped by RecoverableZooKeeper (0xFF, int32 big-endian length, identifier; ZKMetadata); it is "PBUF"
-and a protobuf message (ProtobufMagic). Layout: ZNodePaths, ZKReplicationQueueStorage.
+A value is "PBUF" and a protobuf message (ProtobufMagic); RecoverableZooKeeper may have put a wrapper in front (0xFF,
+int32 big-endian length, identifier; ZKMetadata). Layout: ZNodePaths, ZKReplicationQueueStorage.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Server:
 
 
 def unwrap(data: bytes) -> bytes:
-    """The value without RecoverableZooKeeper's wrapper. Raises DamagedInputError when that is cut off."""
+    """The value without RecoverableZooKeeper's wrapper. Raises DamagedInputError if the wrapper is cut off."""
     if not data or data[0] != _WRAPPER:
         return data
     if len(data) < 5 or (end := 5 + struct.unpack_from(">I", data, 1)[0]) > len(data):
@@ -71,11 +71,11 @@ def unwrap(data: bytes) -> bytes:
 
 
 def parse_znode(data: bytes, message_type: type[M]) -> M:
-    """The message in a znode's (or a meta cell's) value. Raises DamagedInputError when there is none."""
+    """The message in a znode's (or a meta cell's) value. Raises DamagedInputError if there is none."""
     content = unwrap(data)
     try:
         if not content.startswith(_MAGIC):
-            raise DecodeError("it does not begin with PBUF")
+            raise DecodeError("the value does not begin with PBUF")
         message: M = message_type.FromString(content[len(_MAGIC) :])
         return message
     except DecodeError as error:
@@ -102,10 +102,10 @@ class ZooKeeper:
 
     @property
     def client(self) -> KazooClient:
-        """The started kazoo client. Raises ZooKeeperError when no server answers."""
+        """The started kazoo client. Raises ZooKeeperError if no server answers."""
         with self._lock:
             if self._client is not None and self._client.client_state == KeeperState.CLOSED:
-                # kazoo gave up connecting and never tries again: its session is lost, but a new one may begin.
+                # kazoo has stopped trying to connect for good: its session is lost, but a new one can start.
                 self.close()
             if self._client is None:
                 self._client = self._started()
@@ -115,7 +115,7 @@ class ZooKeeper:
         retry = {"max_tries": 3, "delay": 0.2, "max_delay": 2}
         client = KazooClient(
             self.hosts,
-            # After this the servers drop a killed process's session, and its leases are free.
+            # After this time ZooKeeper drops the session of a killed process, which frees its leases.
             timeout=self._session_seconds,
             connection_retry=KazooRetry(**retry),
             command_retry=KazooRetry(**retry),
@@ -126,7 +126,7 @@ class ZooKeeper:
             client.stop()
             client.close()
             raise ZooKeeperError(
-                f"ZooKeeper at {self.hosts} does not answer within {CONNECT_TIMEOUT_S} s; is it up?",
+                f"ZooKeeper at {self.hosts} did not answer within {CONNECT_TIMEOUT_S} s; is it up?",
                 zookeeper=self.hosts,
             ) from error
         return client
@@ -146,7 +146,7 @@ class ZooKeeper:
         return data.decode()
 
     def master(self) -> Server:
-        """The active master. Raises ServerGoneError when there is none."""
+        """The active master. Raises ServerGoneError if there is none."""
         return Server.of(parse_znode(self._required("master"), pb.Master).master)
 
     def meta_server(self) -> Server:
@@ -158,9 +158,10 @@ class ZooKeeper:
         return sorted(Server.parse(name) for name in self.children("rs"))
 
     def replication_queues(self, peer_id: str) -> dict[str, set[str]]:
-        """Names of the WALs in a peer's queues, by server: one read for each server and one for each queue.
+        """Names of the WALs in a peer's queues, by server: one request for each server and one for each queue.
 
-        A dead server's queue, claimed by a live one (queue id "peer-deadserver..."), is listed under the dead server.
+        A dead server's queue that a live one has claimed (queue id "peer-deadserver...") is listed under the dead
+        server.
         (HBase 3 keeps queues in hbase:replication instead.)
         """
         queues: dict[str, set[str]] = {}
@@ -176,7 +177,7 @@ class ZooKeeper:
         return queues
 
     def children(self, path: str) -> list[str]:
-        """Names below a znode, none when it is missing."""
+        """Names below a znode; none if the znode does not exist."""
         with self._translated(path):
             try:
                 return sorted(self.client.retry(self.client.get_children, f"{self._znode}/{path}"))
@@ -184,7 +185,7 @@ class ZooKeeper:
                 return []
 
     def read(self, path: str) -> bytes | None:
-        """The value of a znode of HBase's, None when it is missing."""
+        """The value of one of HBase's znodes; None if the znode does not exist."""
         with self._translated(path):
             try:
                 data: bytes = self.client.retry(self.client.get, f"{self._znode}/{path}")[0]
@@ -193,9 +194,9 @@ class ZooKeeper:
             return data
 
     def create(self, values: Mapping[str, bytes]) -> None:
-        """Create znodes of HBase's, parents first, all or none; the parent of the first is created if need be.
+        """Create some of HBase's znodes, parents first, all or none; the parent of the first is created if needed.
 
-        Raises ZooKeeperError when one exists.
+        Raises ZooKeeperError if one of them exists.
         """
         first = next(iter(values))
         with self._translated(first):
@@ -208,7 +209,7 @@ class ZooKeeper:
                     raise outcome
 
     def delete(self, path: str) -> None:
-        """Delete a znode of HBase's with all below it; nothing when it is missing."""
+        """Delete one of HBase's znodes and everything below it, if it exists."""
         with self._translated(path), suppress(NoNodeError):
             self.client.retry(self.client.delete, f"{self._znode}/{path}", recursive=True)
 
@@ -238,6 +239,6 @@ class ZooKeeper:
 
 
 def _first_server(dead_servers: str) -> str:
-    """First of "host,port,code-host,port,code": where the queue began. Host names may contain dashes."""
+    """The first of "host,port,code-host,port,code": the server whose queue it was. Host names may contain dashes."""
     head = dead_servers.split(",", 2)
     return f"{head[0]},{head[1]},{head[2].split('-', 1)[0]}"

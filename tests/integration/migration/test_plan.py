@@ -111,7 +111,7 @@ def test_a_target_that_the_user_may_not_write_to_is_refused(
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("zookeeper", "127.0.0.1:{port}", "{side}.zookeeper: ZooKeeper at 127.0.0.1:{port} does not answer"),
+        ("zookeeper", "127.0.0.1:{port}", "{side}.zookeeper: ZooKeeper at 127.0.0.1:{port} did not answer"),
         ("webhdfs", "http://127.0.0.1:{port}", "{side}.webhdfs: WebHDFS at http://127.0.0.1:{port} does not answer"),
         ("rootdir", "hdfs://127.0.0.1:1/elsewhere", "/elsewhere does not exist on its file system"),
         ("znode", "/elsewhere", "has no /elsewhere/hbaseid"),

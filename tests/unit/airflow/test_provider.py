@@ -66,7 +66,7 @@ def test_a_refused_port_is_told_in_one_line_of_the_test(monkeypatch: pytest.Monk
     monkeypatch.setattr(zookeeper, "CONNECT_TIMEOUT_S", 0.5)
     reached, message = HBaseHook("tried").test_connection()
     assert not reached
-    assert message == "ZooKeeper at 127.0.0.1:1 does not answer within 0.5 s; is it up?"
+    assert message == "ZooKeeper at 127.0.0.1:1 did not answer within 0.5 s; is it up?"
 
 
 def test_a_connection_without_a_required_field_says_which(monkeypatch: pytest.MonkeyPatch) -> None:

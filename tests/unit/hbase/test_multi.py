@@ -99,7 +99,7 @@ def test_every_mutation_names_the_clusters_that_it_comes_from() -> None:
 
 def test_a_row_whose_region_is_on_no_server_is_an_error_that_passes() -> None:
     cluster = Cluster(regions={"t": [region("t", b"", b"", None)]})
-    with pytest.raises(RegionNotServedError, match="is on no server now"):
+    with pytest.raises(RegionNotServedError, match="is not open on any server now"):
         multis(cast(Calls, cluster), [("t", 1)], cell(b"a"), [(1, 2)])
 
 

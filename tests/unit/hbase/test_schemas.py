@@ -75,5 +75,5 @@ def test_the_schema_is_asked_about_under_a_name_that_exists() -> None:
     assert (asked.name, asked.attributes) == ("hbase:meta", {"MAX_FILESIZE": "1"})
     assert asked.families["f"].attributes == {"VERSIONS": "3"}
     assert table.name == "t"
-    with pytest.raises(WalferryError, match="hbase:meta, which exists"):
+    with pytest.raises(WalferryError, match="hbase:meta, although it already exists"):
         fault(None)
