@@ -57,7 +57,7 @@ MAY_USE_THE_ENVIRONMENT = {
     "src/walferry/hbase/address.py": "HADOOP_CONF_DIR and HADOOP_HOME, which the HDFS library reads in each process",
     "src/walferry/ledger/ledger.py": "USER, who signs the audit lines",
     "src/walferry/process.py": "whether there is a WALFERRY_ variable, before the models are imported",
-    "src/walferry/run/spec.py": "connections, from AIRFLOW_CONN_…, for the command",
+    "src/walferry/run/given_spec.py": "connections, from AIRFLOW_CONN_…, for the command",
     "src/walferry/settings.py": "the names of all variables, to find unknown ones",
     "src/walferry/spark/class_archive.py": "JAVA_HOME and PATH",
     "src/walferry/spark/session.py": "Spark's own variables, and the keys of WALs, which it hands on to Python workers",
