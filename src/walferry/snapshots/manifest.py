@@ -1,7 +1,7 @@
 """Snapshots as files: their manifest, and which store files have the cells of each region.
 
-A store file in a manifest is an HFile; a link to one of another table or region (`[ns=]table=region-hfile`), as clones
-have; or a reference to the half of one of these that a split or merge left (`file.region`).
+A store file in a manifest is one of: an HFile; a link to an HFile of another table or region, as clones have
+(`[ns=]table=region-hfile`); a reference to part of one of these, left by a split or merge (`file.region`).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class StoreFile:
         return int(match["sequence"]) if match and match["sequence"] else None
 
     def open(self, files: FileSystem, count: Callable[[int], None] = lambda size: None) -> HFile:
-        """Open it wherever it is now; `count` is told the bytes that are read.
+        """Open the file wherever it is now; `count` is called with the number of bytes read.
 
-        Raises UnreadableInputError (facts `file`, `offset`, `reason`) if it is gone, also later, while it is read.
+        Raises UnreadableInputError (facts `file`, `offset`, `reason`) if the file is gone, also later during reading.
         """
 
         def read(offset: int, length: int) -> Iterator[bytes]:
@@ -104,7 +104,7 @@ def read_manifest(files: FileSystem, root: str, name: str) -> pb.SnapshotDataMan
 
 
 def read_info(files: FileSystem, root: str, name: str) -> pb.SnapshotDescription:
-    """What a snapshot says of itself."""
+    """The snapshot's own description."""
     content = b"".join(files.read(f"{root}/.hbase-snapshot/{name}/.snapshotinfo"))
     info: pb.SnapshotDescription = pb.SnapshotDescription.FromString(content)
     return info
@@ -162,7 +162,7 @@ class Stored(NamedTuple):
 
 
 def stored(table: str, region: str, name: str) -> Stored | None:
-    """Where the content of a store file of a region is: there, or where it links to. None for a reference."""
+    """Where the content of a region's store file is: in the region, or where the link points. None for a reference."""
     if _HFILE.match(name):
         return Stored(table, region, name)
     link = _LINK.match(name)
@@ -182,9 +182,8 @@ def cells_of(
 ) -> Iterator[CellIndex]:
     """The cells of a region's store files as one, as `merge.merged` gives them: markers too, one of each key.
 
-    Those that have outlived a TTL of their own at the moment `alive_ms` are left out; if it is None, none are.
-    `wanted`: which of the files are read. `count` is told the bytes that are. Raises what
-    `StoreFile.open` raises.
+    Cells whose own TTL has expired at the moment `alive_ms` are left out; none are if `alive_ms` is None. `wanted`
+    chooses the files to read. `count` is called with the number of bytes read. Raises the errors of `StoreFile.open`.
     """
     opened = [(file, hfile) for file in region.files if wanted(hfile := file.open(files, count))]
     opened.sort(key=lambda pair: pair[0].sequence(pair[1]))

@@ -71,7 +71,7 @@ class SnapshotQuery:
     def wants_file(self, file: HFile) -> bool:
         """Whether a file of a family that is asked for can matter.
 
-        By times only in raw reads: a marker, or a newer version, of another time hides what is asked for.
+        Times rule out files only in raw reads: otherwise a marker or newer version of another time may hide a cell.
         """
         if not self.raw or file.time_range is None:
             return True
@@ -116,8 +116,8 @@ def _opened(root: str, user: str | None, webhdfs: str | None) -> tuple[FileSyste
 def regions_asked(query: SnapshotQuery) -> tuple[str, list[SnapshotPart]]:
     """The table, and its regions that are asked for, by their first row, also those without store files.
 
-    Raises WalferryError if there is no such snapshot, UsageError for a family that it has not, and
-    UnreadableInputError for one that cannot be read.
+    Raises WalferryError if the snapshot does not exist, UsageError for a family that it lacks, and
+    UnreadableInputError for a family that cannot be read.
     """
     files, root = query.open()
     manifest = read_manifest(files, root, query.snapshot)
@@ -137,7 +137,8 @@ def regions_asked(query: SnapshotQuery) -> tuple[str, list[SnapshotPart]]:
 
 
 def cut(query: SnapshotQuery, whole: SnapshotPart) -> list[SnapshotPart]:
-    """A region as it is read: in several parts if it has more than `partition_bytes`, in none without store files."""
+    """Cut a region for reading: into several parts if it has more than `partition_bytes`, into none without store
+    files."""
     files, _ = query.open()
     region = whole.region
     if not region.files:
@@ -162,7 +163,7 @@ def read_part(query: SnapshotQuery, part: SnapshotPart) -> Iterator[pa.RecordBat
 
 
 def chosen_cells(query: SnapshotQuery, part: SnapshotPart) -> Iterator[tuple[CellIndex, npt.NDArray[np.bool_]]]:
-    """Cells of whole rows, and which of them are asked for: at least one of them all."""
+    """Yield cells of whole rows, and which of them are asked for: at least one in each group."""
     files, _ = query.open()
     for cells in cells_of(files, part.region, None if query.raw else part.at_ms, wanted=query.wants_file):
         chosen = query.select(cells, part.rules, part.at_ms)

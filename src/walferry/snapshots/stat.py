@@ -31,7 +31,7 @@ class RegionCount:
     """in hexadecimal digits; empty: no border"""
     files: int
     bytes: int
-    """of its store files, whole ones, also if a clone shares them, or a reference has only a part of one"""
+    """of its store files, each counted whole, even if a clone shares it or a reference has only a part of it"""
     rows: int
     cells: int
     oldest: int | None
@@ -59,8 +59,8 @@ def stat(
 ) -> SnapshotStat:
     """Count what is asked of a snapshot, in a thread for each processor, eight at most.
 
-    `progress` is given what yields once for each part that is done, and how many parts there are; it yields the same.
-    Raises what `regions_asked` raises, and UnreadableInputError for a store file that is gone.
+    `progress` is called with an iterator that yields once for each finished part, and with the number of parts; it
+    yields the same. Raises the errors of `regions_asked`, and UnreadableInputError for a store file that is gone.
     """
     table, regions = regions_asked(query)
     counts: dict[str, list[_PartCount]] = defaultdict(list)
