@@ -20,8 +20,7 @@ __all__ = ["read_wal"]
 
 
 def __getattr__(name: str) -> Any:
-    """`read_wal` when it is first wanted: numba takes a third of a second, which those who only list logs need not
-    wait for."""
+    """Import `read_wal` on first use: numba takes a third of a second, which a process that only lists logs saves."""
     if name != "read_wal":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from walferry.wal.read import read_wal

@@ -32,8 +32,8 @@ def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
     A path is local or a webhdfs:// URL. A line has the keys region, table, seq, write_time, row, family, qualifier,
     timestamp, type, value and tags; row, family, qualifier, value and the content of tags are in hex.
     Returns the worst exit code over the files: 0 whole, 3 unfinished, 4 damaged or of a kind that cannot be read,
-    1 for a file that cannot be opened, 2 for a URL of an unknown kind. Whatever precedes the end or the damage is
-    printed. If `out` is closed early, it ends without a message.
+    1 for a file that cannot be opened, 2 for a URL of an unknown kind. Cells before the end or the damage are printed.
+    If `out` is closed early, `cat` ends without a message.
     """
 
     def write(batch: EntryBatch, path: str) -> None:
@@ -94,7 +94,7 @@ def _each(
             worst = max(worst, error.exit_code)
         except OSError as error:
             is_folder = isinstance(error, IsADirectoryError)
-            reason = "it is a folder: name files of it, or use `walferry wal stat`" if is_folder else error.strerror
+            reason = "this is a folder: name files in it, or use `walferry wal stat`" if is_folder else error.strerror
             print(f"error: {path}: {reason or error}", file=err)
             named_wrong = is_folder or isinstance(error, FileNotFoundError)
             worst = max(worst, UsageError.exit_code if named_wrong else WalferryError.exit_code)
@@ -102,13 +102,13 @@ def _each(
 
 
 def _reader_left(out: int) -> int:
-    """Python flushes stdout once more at exit: discard that."""
+    """Discard what Python would flush to stdout at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), out)
     return 0
 
 
 def cells_of_entry(data: bytes) -> list[dict[str, Any]]:
-    """The cells of one plain entry, as `cat` prints them; none if these bytes are no entry."""
+    """The cells of one plain entry, as `cat` prints them; none if these bytes are not an entry."""
     try:
         log = WalReader([MAGIC, b"\0", data], "entry")  # a header may be empty
         return [json.loads(line) for batch in log for line in _lines(batch)]

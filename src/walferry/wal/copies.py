@@ -1,6 +1,6 @@
 """Copies of WALs in folders of walferry's own (`protect: stage`), shown where HBase would archive the files.
 
-With that, whoever lists or reads the source's log finds a copy once the original is gone, and needs to know nothing.
+Code that lists or reads the source's log then finds the copy once the original is gone, without knowing of copies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ARCHIVE = "oldWALs"
 
 
 def with_copies(files: FileSystem, folders: Sequence[str], user: str) -> FileSystem:
-    """A cluster's file system whose archive also has the WALs in these folders (URLs), unless it has them itself.
+    """A cluster's file system whose archive also shows the WALs in these folders (URLs) that it lacks itself.
 
     `user` is the user name for folders whose URL names none. The path of a copy is its URL.
     """
@@ -31,7 +31,7 @@ def open_folder(url: str, user: str) -> tuple[FileSystem, str]:
 
 
 def as_url(folder: str) -> str:
-    """A folder as a URL: a path stands for one of this machine, or one that all machines mount."""
+    """A folder as a URL. A plain path means a folder on this machine, or one that all machines mount."""
     return (folder if "://" in folder else f"file://{folder}").rstrip("/")
 
 
@@ -63,7 +63,7 @@ class _WithCopies:
         self._folders = folders
 
     def list(self, path: str) -> list[FileStatus]:
-        """A folder's entries, sorted by name; of the archive also the copies of files that it lacks."""
+        """A folder's entries, sorted by name; for the archive also the copies of files that it lacks."""
         if basename(path) != ARCHIVE:
             return self._files.list(path)
         try:
@@ -126,5 +126,5 @@ class _WithCopies:
             files.close()
 
     def _copied(self, path: str) -> tuple[_Folder, str] | None:
-        """The folder and the name of a copy, if the path is one's."""
+        """The folder and the name of a copy, if the path is that of a copy."""
         return next(((f, basename(path)) for f in self._folders if dirname(path) == f.url), None)

@@ -36,17 +36,16 @@ class Fences:
     """Where a run's part of the log begins and ends.
 
     `start` and `end` map each WAL group to (number of a file, byte in it): the first position that belongs to the run,
-    and the first that no longer does. A fence that is not set names no group. A group that the start fence does not
-    name began after it: all of its files belong to the run. A group that the end fence does not name ended before it
-    if the start fence names it or the run knows files of the group (`known`), and began after it otherwise.
+    and the first after the run. A fence that is not set names no group. A group that the start fence lacks started
+    after that fence: all of its files belong to the run. A group that the end fence lacks ended before the end fence if
+    the start fence names it or the run knows files of it (`known`); otherwise it started after the end fence.
     """
 
     start: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     end: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
     started_ms: int = 0
-    """the number of the oldest file with which the start fence begins in a group that was alive: the time by the
-    slowest clock of the servers"""
+    """the lowest file number in the start fence among groups that were alive: the time by the servers' slowest clock"""
 
     def starts_by(self, file: InGroup) -> bool:
         """Whether the file is at or after the start fence."""
@@ -61,8 +60,8 @@ class Fences:
         return file.group not in self.known and file.group not in self.start
 
     def is_late(self, file: InGroup) -> bool:
-        """Whether the whole file was written past the end fence. One of a group that no fence names is as old as its
-        number, which is the time of its creation: somebody may have put back an old log."""
+        """Whether the whole file was written past the end fence. If no fence names the file's group, its number counts,
+        which is the time of its creation: somebody may have put back an old log."""
         known = file.group in self.start or file.group in self.end
         return self.is_past_end(file) and (known or file.number >= self.started_ms - CLOCKS_APART_MS)
 

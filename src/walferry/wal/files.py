@@ -6,7 +6,8 @@ A file's name is `<group>.<number>`; the group names server and WAL, the number 
 one group, or with `hbase.wal.provider=multiwal` several, by the strategy of RegionGroupingProvider: `bounded`
 (`<server>.<server>.regiongroup-0`), `namespace` (`<server>.<server>.<namespace>`) or `identity` (`<server>.<region>`).
 
-A WAL file is sealed when nobody writes to it any more: its contents and its end are final. One of these holds then:
+A WAL file is sealed when nobody writes to it any more: its contents and its end are final. It is sealed if one of these
+rules holds:
 
 1. It is in oldWALs. HBase archives files that are closed and flushed, and a dead server's files once they are split.
 2. It ends with a trailer, which a writer leaves when it closes the file. A newer file of the group in the listing is
@@ -94,14 +95,14 @@ def _server_of(group: str) -> str | None:
 def list_wals(file_system: FileSystem, root: str) -> list[WalFile]:
     """List every WAL file of user tables below `root`, each once, ordered by group and number.
 
-    Live folders are listed before the archive, so that a file that moves meanwhile is seen at least once; if it is
-    seen twice, its later place counts. Raises TransientError when folders keep moving.
+    Live folders are listed before the archive, so that a file that moves between the two listings is seen at least
+    once; if it is seen twice, its later place counts. Raises TransientError if folders keep moving.
     """
     return with_archived(list_live(file_system, root), list_archive(file_system, root))
 
 
 def with_archived(live: Iterable[WalFile], archived: Iterable[WalFile]) -> list[WalFile]:
-    """Both, each file once, ordered by group and number: where it is now if it moved between the two listings.
+    """Both lists, each file once, ordered by group and number. A file that moved in between has its later place.
 
     A copy (`wal.copies`) counts only once the file itself no longer exists.
     """
@@ -126,7 +127,7 @@ def list_live(file_system: FileSystem, root: str) -> list[WalFile]:
 
 
 def find_archived(file_system: FileSystem, root: str, name: str) -> WalFile | None:
-    """Look a file up in the archive; None when it is not there, or is no log of user tables.
+    """Look up a file in the archive; None if it is not there, or is not a log of user tables.
 
     A copy (`wal.copies`) counts only once the file itself is in none of the archive's folders.
     """
@@ -146,8 +147,8 @@ def by_number(file: WalFile) -> tuple[str, int]:
 
 
 def find_wal(file_system: FileSystem, root: str, file: WalFile) -> WalFile | None:
-    """Look a file up again after it moved; None when it no longer exists."""
-    # An archived file stays where it is: one request. Others are looked up in the order of their moves.
+    """Look up a file again after it moved; None if it no longer exists."""
+    # An archived file stays where it is, so one request suffices. Others are looked up in the order of their moves.
     if file.place is Place.ARCHIVED and (archived := find_archived(file_system, root, file.name)):
         return archived
     server_folder = f"{root}/WALs/{file.server}"
@@ -200,9 +201,9 @@ def _wal(status: FileStatus, place: Place) -> WalFile | None:
 
 
 def if_sealed(file_system: FileSystem, root: str, file: WalFile) -> WalFile | None:
-    """A file as it is now, with its final length, if it is sealed by the first two rules; None if not.
+    """The file as it is now, with its final length, if it is sealed by the first two rules; None if not.
 
-    A file that no longer exists is sealed, and comes back as it is given.
+    A file that no longer exists counts as sealed and is returned unchanged.
     """
     now = find_wal(file_system, root, file)
     if now is None or now.place is Place.ARCHIVED:
@@ -219,9 +220,9 @@ def if_sealed(file_system: FileSystem, root: str, file: WalFile) -> WalFile | No
 def listed_as_sealed(files: Iterable[WalFile]) -> set[str]:
     """Names of the files of one complete listing that are sealed, judged by the listing alone.
 
-    Those are archived files, and live ones that have a length and a newer file in their group: the NameNode shows no
-    length of an open file that fits into one block. Good enough for an announcement; before a file is applied, its end
-    is checked.
+    Archived files are sealed. So are live files that have a length and a newer file in their group: the NameNode shows
+    length 0 for an open file that fits into one block. This is enough for an announcement; before a file is applied,
+    its end is checked.
     """
     listed = list(files)
     newest: dict[str, int] = {}

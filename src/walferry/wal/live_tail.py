@@ -30,7 +30,7 @@ LEAST_BATCH_BYTES = 1 << 16
 POLL_SECONDS = 1.0
 """between two listings, when the first one showed nothing new"""
 PATIENCE_SECONDS = 60.0
-"""for which one file may not be readable, before that fails the stream"""
+"""how long one file may be unreadable before the stream fails"""
 NO_LIMITS = BatchLimits()
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 class LiveTail:
     """Follows the log below HBase's root folder; one per stream, on its driver.
 
-    What it remembers only saves requests, or makes turns fair: another one goes on from the same `Offset`.
+    Its memory only saves requests and makes turns fair: a new LiveTail continues from the same `Offset`.
     """
 
     def __init__(self, files: FileSystem, root: str) -> None:
@@ -60,15 +60,15 @@ class LiveTail:
             )
 
     def at_end(self) -> Offset:
-        """Where a stream begins that wants only what is written from now on."""
+        """The start of a stream that reads only what is written from now on."""
         return begin_at_end(self._list(Offset()), self._reach, self._reach.is_sealed)
 
     def stop_growing(self) -> None:
-        """Take what there is when `next` is called for the first time, and nothing newer."""
+        """Read what exists when `next` is called for the first time, and nothing newer."""
         self._until_now = True
 
     def next(self, start: Offset, limits: BatchLimits = NO_LIMITS) -> Offset:
-        """Where the batch after `start` ends; `start` itself when there is none.
+        """Where the batch after `start` ends; `start` itself if there is nothing to read.
 
         Raises GapError for a file that was deleted before it was read, DamagedInputError for one that is damaged right
         at the position, and the other errors of `Wal`.
@@ -100,7 +100,7 @@ class LiveTail:
     def _freeze(self, start: Offset) -> tuple[CertainListing, Reach]:
         """The listing, and how far each file can be read.
 
-        A file that has a newer one beside it is closed within moments: waits for that, as readers of sealed files do.
+        HBase closes a file within moments of creating the next one: wait for that, as readers of sealed files do.
         """
         deadline = time.monotonic() + opening.CLOSE_SECONDS + POLL_SECONDS
         while True:
@@ -152,9 +152,9 @@ class FileReach:
             self._failing.pop(file.name, None)
             return found
         except (FileNotFoundError, GapError):
-            return Reached(offset, False)  # it moved, or was deleted: the next listing tells
+            return Reached(offset, False)  # moved or deleted: the next listing shows which
         except TransientError as error:
-            # HDFS may be recovering the lease of a dead server; nothing is lost by looking again.
+            # HDFS may be recovering the lease of a dead server: look again later.
             if time.monotonic() - self._failing.setdefault(file.name, time.monotonic()) > PATIENCE_SECONDS:
                 raise
             _log.warning("WAL file %s cannot be read now: %s", file.name, error)
@@ -198,7 +198,7 @@ class FileReach:
         return self._look_at_bytes(file, offset, most, newer=newer)
 
     def _skips(self, file: WalFile) -> bool:
-        """Whether reading can begin at any entry of the file, so that places must be those where entries end."""
+        """Whether reading can start at any entry of the file; positions must then be where entries end."""
         if file.name not in self._can_skip:
             header = self._open(file, 0).header()
             if header is None:
@@ -207,7 +207,7 @@ class FileReach:
         return self._can_skip[file.name]
 
     def _look_at_bytes(self, file: WalFile, offset: int, most: int | None, *, newer: bool) -> Reached:
-        """A file with dictionaries: any place will do, since it is read from its beginning anyway."""
+        """Look at a file with dictionaries: any position will do, since it is always read from its beginning."""
         path = self._open(file, offset).locate().path
         seen = sum(len(chunk) for chunk in self._files.read(path, offset, most))
         return Reached(offset + seen, self._stands(file, offset + seen, newer=newer))
@@ -237,7 +237,8 @@ class FileReach:
         return Reached(reached, False)
 
     def _stands(self, file: WalFile, length: int, *, newer: bool) -> bool:
-        """Whether a file is sealed by the third rule of `wal.files`: its writer broke, and went on in the next file."""
+        """Whether a file is sealed by the third rule of `wal.files`: its writer broke, and the server continued in the
+        next file."""
         if not newer or file.place is not Place.LIVE or not ends_as_listed(self._files, file, length):
             self._standing.pop(file.name, None)
             return False
@@ -255,7 +256,7 @@ class FileReach:
 
 
 class _Remembering:
-    """Remembers how far each file could be read, and from then on lets it be read no further."""
+    """Remembers how far each file could be read, and lets later reads go no further."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach

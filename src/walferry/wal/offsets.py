@@ -46,8 +46,8 @@ class FileSpan:
 class Offset:
     """A position vector: of each WAL group, how far it has been given out; and the spans of the batch that ends there.
 
-    The spans are what makes a batch repeatable: which files lie between two positions could no longer be told from a
-    listing once one of them has been deleted.
+    The spans make a batch repeatable: once one of its files has been deleted, a listing no longer shows which files lie
+    between two positions.
     """
 
     batch: int = 0
@@ -108,16 +108,16 @@ class CertainListing:
 
     groups: Mapping[str, tuple[WalFile, ...]]
     over: frozenset[str]
-    """groups whose last file had been archived before the live ones were listed, so that none follows it"""
+    """groups whose last file had been archived before the live files were listed, so that no file follows it"""
     unsure: bool
-    """other files were seen, which the next listing will have"""
+    """other files were seen; the next listing will include them"""
 
 
 def certain(live: Sequence[WalFile], archived: Sequence[WalFile], known: Mapping[str, int]) -> CertainListing:
     """What a listing proves: live files, listed before the archived ones; `known`: highest numbers seen before.
 
-    A file that is created after its folder is listed is missing, while a later one may be seen if HBase archives it at
-    once. So only files up to the highest number that was known, or is live, count.
+    The listing misses a file that HBase creates after its folder was listed, but may show a later one that HBase
+    archives at once. So only files up to the highest number that was known before, or is live, count.
     """
     is_live = {file.name for file in live}
     newest = dict(known)
@@ -168,10 +168,10 @@ class Reach(Protocol):
 def advance(
     start: Offset, listing: CertainListing, reach: Reach, limits: BatchLimits, served: Mapping[str, int] | None = None
 ) -> Offset:
-    """The end of the batch after `start`: equal to it but for its number and spans if nothing is new.
+    """The end of the batch after `start`; if nothing is new, only its number and spans differ from `start`.
 
-    Groups take turns: those come first whose number in `served`, of the last batch that read them, is lowest. Raises
-    GapError for a file that was seen and no longer exists, unless it has been read.
+    Groups take turns, ordered by `served`, the number of the last batch that read them, lowest first. Raises GapError
+    for a file that was seen and no longer exists, unless it has been read.
     """
     groups = _known_groups(start, listing)
     budget = _Budget(limits)
@@ -192,7 +192,7 @@ def _known_groups(start: Offset, listing: CertainListing) -> dict[str, GroupPosi
         numbers = [file.number for file in listing.groups.get(group, ())]
         position = start.groups.get(group) or GroupPosition(numbers[0])
         if position.over and not numbers:
-            continue  # everything was read, and HBase has deleted it
+            continue  # all files were read, and HBase has deleted them
         for number in (() if position.over else (position.number,)) + position.ahead:
             if number not in numbers:
                 raise missing(f"{group}.{number}", position.offset if number == position.number else 0)
@@ -226,7 +226,7 @@ def _walk(position: GroupPosition, listing: CertainListing, group: str, reach: R
 
 
 class _Budget:
-    """What is left of the limits of a batch, and what was taken."""
+    """The rest of a batch's limits, and the spans taken."""
 
     def __init__(self, limits: BatchLimits) -> None:
         self._files = limits.files
@@ -244,7 +244,7 @@ class _Budget:
 
 
 def missing(name: str, offset: int) -> GapError:
-    """A file no longer exists that has not been read to its end."""
+    """The error for a file that was deleted before it was read to its end."""
     return GapError(
         f"WAL file {name} is missing from WALs, -splitting and oldWALs, and was not read past byte {offset}: HBase has "
         "deleted it. Put it into oldWALs if you have it, and start the query again. If it is lost, a query with a new "
@@ -256,7 +256,7 @@ def missing(name: str, offset: int) -> GapError:
 
 
 def begin_at_end(listing: CertainListing, reach: Reach, is_sealed: Callable[[WalFile], bool]) -> Offset:
-    """Where a stream begins that wants only what is written from now on; a group's last few files may be read anew."""
+    """The start of a stream that reads only what is written from now on; a group's last few files may be read again."""
     groups = {}
     for group, files in listing.groups.items():
         first = len(files) - 1

@@ -54,13 +54,13 @@ def open_wal(
     stop: int | None = None,
     batch_bytes: int = BATCH_BYTES,
 ) -> Wal:
-    """A file below HBase's `root` as it was listed, followed wherever it moves. Nothing is read yet.
+    """Open a listed file below HBase's `root`, and follow it when it moves. Nothing is read yet.
 
-    `start` (0, or where an entry ends) and `stop` are places in the file in bytes: only entries that end past `start`,
-    and at or before `stop`, are given out. A file with dictionaries is read from its beginning all the same. With
-    `stop`, `until` does not count: the file is read up to there, waiting for CLOSE_SECONDS while less of it is visible.
+    `start` (0, or where an entry ends) and `stop` are positions in the file in bytes: only entries that end after
+    `start`, and at or before `stop`, are returned. A file with dictionaries is read from its beginning all the same.
+    `stop` overrides `until`: the file is read up to `stop`, waiting for CLOSE_SECONDS while less of it is visible.
 
-    Reading it raises GapError when it no longer exists.
+    Reading raises GapError if the file no longer exists.
     """
 
     def locate() -> WalFile:
@@ -100,10 +100,10 @@ def open_wal_at(files: FileSystem, path: str, name: str | None = None, *, batch_
 
 
 def ends_as_listed(files: FileSystem, file: WalFile, read: int) -> bool:
-    """Whether a file of which `read` bytes were read ends where the NameNode lists its end, so that it may be closed.
+    """Whether the file ends where the NameNode lists its end after `read` bytes were read, so that it may be closed.
 
-    That end is before `read` if another replica had shown more, which was never acknowledged. The NameNode lists an
-    open file without its last block, whose bytes can be read all the same: such a file does not end there.
+    The listed end is before `read` if another replica had shown more, which was never acknowledged. The NameNode lists
+    an open file without its last block, although that block's bytes can be read: such a file does not end there.
     """
     if not 0 < file.length < read:
         return 0 < file.length == read
@@ -114,9 +114,10 @@ def ends_as_listed(files: FileSystem, file: WalFile, read: int) -> bool:
 
 
 def bytes_held(files: FileSystem, root: str, file: WalFile) -> int:
-    """How many bytes of a file certainly hold entries: 0 when it has none now. Reads only its beginning.
+    """How many bytes of a file certainly hold entries; 0 if it has none now. Reads only the file's beginning.
 
-    The NameNode lists an open file with length 0, whatever it holds. A file that cannot be read counts as holding some.
+    The NameNode lists an open file with length 0, whatever it holds. A file that cannot be read counts as holding
+    entries.
     """
     try:
         for batch in open_wal(files, root, file, Until.NOW, batch_bytes=_HEADER_BYTES):
@@ -124,7 +125,7 @@ def bytes_held(files: FileSystem, root: str, file: WalFile) -> int:
     except (DamagedInputError, WalKeyError):
         return 1
     except GapError:
-        pass  # it was deleted since it was listed
+        pass  # deleted since it was listed
     return 0
 
 
@@ -178,9 +179,10 @@ class Wal:
     def more(self) -> Iterator[EntryBatch]:
         """The entries from the file's beginning or, when called again, those that have become visible since.
 
-        Nothing is read twice, also of a file with dictionaries. Use it instead of iterating, and to the end each time:
-        if that was not reached, also because of an error, open the file again. It is followed into the archive. Raises
-        FileNotFoundError once HBase has begun to split it, since its server has died, and what iterating raises.
+        Nothing is read twice, not even in a file with dictionaries. Use this instead of iterating, and consume it to
+        the end each time. If the end was not reached, even because of an error, open the file again. The file is
+        followed into the archive. Raises FileNotFoundError once HBase has started to split the file of a dead server,
+        and the errors of iterating.
         """
         if self._midway:
             raise RuntimeError(f"{self._name} was not read to its end the last time: nobody knows where to go on")
@@ -221,13 +223,13 @@ class Wal:
                     yield from self._wanted(batch)
                     if self._stop is not None and reader.end >= self._stop:
                         return
-                    del batch  # its bytes are not kept while the next ones are read
+                    del batch  # free its bytes before the next ones are read
                 self.length, ending = reader.length, reader.ending
                 self.unfinished = _no_trailer(self._name, reader) if ending is Ending.UNFINISHED else None
             except FileNotFoundError:
                 continue  # moved between locating and reading it
             except UnfinishedInputError as error:
-                # No complete header: the writer has only just begun, or its server died at once.
+                # No complete header: the writer has only just started, or its server died at once.
                 self.length, self.unfinished = now.length, error
             except DamagedInputError as error:
                 if self._stop is not None and error.offset >= self._stop:
@@ -246,15 +248,16 @@ class Wal:
             time.sleep(0.5)
 
     def _ends(self, now: WalFile, ending: Ending, *, late: bool) -> bool:
-        """Whether nothing more of the file is wanted, or will come. Raises TransientError when that is unknown so late.
+        """Whether reading is over: the rest is not wanted, or there is none. Raises TransientError if that is still
+        unknown when `late`.
 
-        Less than up to `stop` in a sealed file is all there is: bytes that one replica had shown were not acknowledged.
+        A sealed file may end before `stop`: bytes that only one replica had shown were never acknowledged.
         """
         if self._stop is not None and self.length >= self._stop:
             return True
         # The last one is the third rule of `wal.files`: its writer broke.
         broken = late and 0 < now.length == self.length
-        if late and now.length < self._start:  # nothing was given out of what was taken back
+        if late and now.length < self._start:  # none of the bytes taken back were returned
             broken = ends_as_listed(self._file_system, now, self._start)
         if ending is Ending.WHOLE or now.place is Place.ARCHIVED or broken:
             if self._stop is not None:
@@ -322,9 +325,9 @@ def _no_trailer(name: str, reader: WalReader) -> UnfinishedInputError:
 
 
 def entry_at(wal: Iterable[EntryBatch], offset: int) -> tuple[bytes, int]:
-    """The entry that begins at an offset of its file, as a plain one, and the offset after it.
+    """The entry that begins at an offset of its file, as a plain entry, and the offset after it.
 
-    Raises ValueError when none begins there.
+    Raises ValueError if no entry begins there.
     """
     for batch in wal:
         for entry in np.flatnonzero(batch.offset == offset):

@@ -1,5 +1,5 @@
-"""Which rows of a cluster's tables were written by others than one cluster whose edits it receives: by its own clients,
-say; and which cells. Its log tells, since each edit names the clusters that it came from.
+"""Finds rows and cells of a cluster's tables that came from elsewhere than one known cluster, such as from the
+cluster's own clients. The log shows this, since each edit names the clusters that it came from.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from walferry.wal.offsets import FileSpan, Offset
 from walferry.wal.open import Until, Wal, open_wal
 
 MOST_ROWS = 300_000
-"""of a table, that are named"""
+"""how many rows of a table are named"""
 MOST_BYTES = 1 << 30
-"""of log that are read for cells"""
+"""how much log is read for cells"""
 
 
 @dataclass
@@ -37,11 +37,11 @@ class WrittenByOthers:
     """What others wrote between two positions of a log."""
 
     end: Offset
-    """where to read on"""
+    """where to continue reading"""
     rows: dict[str, set[bytes]] = field(default_factory=dict)
     """by table"""
     unnamed: dict[str, str] = field(default_factory=dict)
-    """tables of which not all rows are known, and why"""
+    """tables whose rows are not all known, and why"""
     read_bytes: int = 0
 
 
@@ -53,8 +53,8 @@ def log_end(files: FileSystem, root: str) -> Offset:
 def written_by_others(
     files: FileSystem, root: str, start: Offset, tables: Collection[str], known: UUID
 ) -> WrittenByOthers:
-    """What others than the cluster `known` wrote to tables since a position of the log below `root`, as far as sealed
-    and open files show it now.
+    """What clusters and clients other than the cluster `known` wrote to the tables since a position of the log below
+    `root`, as far as sealed and open files show it now.
 
     Raises GapError for a log that was deleted before it was read, and the errors of reading logs.
     """
@@ -79,8 +79,8 @@ def cells_by_others(
 ) -> Iterator[pa.RecordBatch]:
     """The cells, as CELL_SCHEMA, that others than the cluster `known` wrote to rows of a table since a position.
 
-    Raises LongLogError if there is more log than `most_bytes`, and the errors of `written_by_others`. What was loaded
-    in bulk is not in the log.
+    Raises LongLogError if there is more log than `most_bytes`, and the errors of `written_by_others`. The log does not
+    have bulk-loaded cells.
     """
     end = LiveTail(files, root).next(start)
     spans = end.spans if end is not start else ()
@@ -140,7 +140,7 @@ def names(clusters: bytes, known: UUID) -> bool:
 
 
 def _is_load_of(batch: EntryBatch, entry: int, known: UUID) -> bool:
-    """Whether the entry is the marker of a bulk load that names the cluster. Before HBASE-22380 none is named."""
+    """Whether the entry is the marker of a bulk load that names the cluster. Before HBASE-22380 markers name none."""
     if batch.marker[entry] != Marker.BULK_LOAD:
         return False
     cell = cells_to_arrow(index_cells(batch.buffer[batch.cells_start[entry] : batch.end[entry]]))

@@ -18,7 +18,7 @@ def read_wal(
 
     `path` is local, or a URL "webhdfs://host:port/path"; with `webhdfs`, the name node's HTTP address, it may also be
     a path on that HDFS. Keys of encrypted WALs come from the environment (`walferry.wal.keys`). A WAL that is still
-    being written is read as far as it goes, and followed if HBase moves it meanwhile.
+    being written is read up to its current end, and followed if HBase moves it.
 
     Raises FileNotFoundError, UsageError for an unknown kind of URL, DamagedInputError after the entries that precede
     the damage, UnreadableInputError for a kind of file that cannot be read, WalKeyError for an encrypted one without

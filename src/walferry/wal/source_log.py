@@ -1,4 +1,4 @@
-"""A source's WAL files, for who lists them round after round: what that costs follows what changed."""
+"""Lists a source's WAL files repeatedly, at a cost proportional to what changed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_archived, list_archive, list_live, with_archived
 
 ARCHIVE_SECONDS = 600.0
-"""how long the archive is not listed as a whole, unless something calls for it"""
+"""the archive is listed as a whole this often, and sooner only if needed"""
 MOST_LOOKUPS = 200
-"""of archived files, one request each; of more, the archive is listed, at a request for each thousand"""
+"""how many archived files are looked up one by one, a request each; for more, the whole archive is listed, at a request
+for each thousand"""
 
 
 class SourceLog:
@@ -32,10 +33,11 @@ class SourceLog:
         return list_live(self._files, self._root)
 
     def with_archive(self, live: Sequence[WalFile], expected: Collection[str], *, whole: bool = False) -> list[WalFile]:
-        """The live files, as just listed, and those of the archive: all if `whole`, at least the `expected` names.
+        """The live files, as just listed, and archived files: all if `whole`, otherwise at least the `expected` names.
 
-        All are listed anyway the first time, every `ARCHIVE_SECONDS`, when many are expected, and when servers came or
-        went: the queue of a dead server is passed on to another one, and who reads the queues just then misses it.
+        The whole archive is also listed the first time, every `ARCHIVE_SECONDS`, when many names are expected, and when
+        servers came or went: HBase passes a dead server's queue on to another server, and a reader of the queues at
+        that moment misses it.
         """
         now = time.monotonic()
         servers = frozenset(file.server for file in live if file.place is Place.LIVE)

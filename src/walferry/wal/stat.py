@@ -19,7 +19,7 @@ from walferry.wal.files import parse_wal_name
 from walferry.wal.open import open_wal_at
 
 OLD_MS = 60_000
-"""A cell counts as old if its timestamp is more than this before its write time: clients gave it."""
+"""A cell counts as old if its timestamp is more than this before its write time: a client set the timestamp."""
 _REMEMBERED = 1 << 22
 """puts that are remembered to notice ties: 32 MiB"""
 
@@ -94,11 +94,10 @@ class WalStat:
 def stat(paths: Sequence[str], progress: Callable[[Sequence[str]], Iterable[str]] = lambda files: files) -> WalStat:
     """Read every file once and count what it holds.
 
-    A path is local or a webhdfs:// URL, of a file or of a folder: of a folder those files count that HBase names as
-    WALs of user tables, in the folder itself and in the folders of region servers in it. Whatever precedes the end or
-    the damage of a file is counted. `progress` is given the files, and returns them one by one.
-    Raises UsageError for a URL of an unknown kind and a folder without WALs, FileNotFoundError for a path that does not
-    exist.
+    A path is local or a webhdfs:// URL, of a file or of a folder. In a folder, and in the region servers' folders in
+    it, the files with names of user tables' WALs count. Everything before the end or the damage of a file is counted.
+    `progress` is called with the files and returns them one by one. Raises UsageError for a URL of an unknown kind and
+    for a folder without WALs, FileNotFoundError for a path that does not exist.
     """
     counts = _Counts()
     found = [file for path in paths for file in _files(path)]
@@ -138,7 +137,7 @@ def _read(path: str, counts: _Counts) -> FileStat:
         for batch in wal:
             counts.add(batch)
             reached = int(batch.offset_end[-1]) if len(batch) else reached
-            del batch  # its bytes are not kept while the next ones are read
+            del batch  # free its bytes before the next ones are read
     except WalferryError as error:
         return FileStat(path, reached, str(error), error.exit_code)
     except OSError as error:
