@@ -39,8 +39,8 @@ from walferry.storage import FileSystem, open_hdfs
 log = logging.getLogger(__name__)
 
 CLOSING_AT_ONCE = 8
-"""files of a piece, at most: each is a thread, a connection and, of a small one, its bytes, and a table may have
-thousands of regions"""
+"""most files of a piece at once: each takes a thread and a connection, a small one also memory for its bytes; a table
+may have thousands of regions"""
 
 LOADED = "_SeqId_"
 """in the names that HBase gives to loaded files (HStore.getBulkLoadSeqId)"""
@@ -52,7 +52,7 @@ Cells = Iterator[tuple[Bytes, Int64s]]
 def staging_folder(root: str, table: str) -> str:
     """Where files for a target table wait to be loaded: on the file system of HBase's root, for a region to move them.
 
-    Whoever has the lease on the table removes it before anything else: what an earlier holder asked for late finds no
+    The holder of the table's lease first removes this folder, so that a late request of an earlier holder finds no
     file.
     """
     return f"{root.rstrip('/')}/staging/walferry/{table.replace(':', '=')}"
@@ -101,7 +101,7 @@ class Loader:
         self._own = {UUID(self._client.cluster_id())}
         self._target = self.route.tables[self.table]
         self.route.guard({self._target})  # a later holder of the lease may have files there
-        # Of attempts before this one, whose requests can no longer find their files.
+        # Files of earlier attempts: their requests can then no longer find them.
         self._files.delete(self.folder, recursive=True)
         # A region server moves the files as its own user, who need not be ours: as HBase's staging folders, this one is
         # open to whoever knows its name, and nobody can list the one above.
@@ -117,7 +117,8 @@ class Loader:
         return self._stage(self._client.regions(self._target), family, clusters, format, cells)
 
     def await_closed(self) -> None:
-        """Wait until all files are closed. Raises the error of the first that cannot be, once none is written to."""
+        """Wait until all files are closed. If some cannot be closed, raises the first one's error once no file is
+        written to any more."""
         closing, self._closing = self._closing, []
         failed = [(path, error) for path, file in closing if (error := file.exception()) is not None]
         for path, error in failed:
@@ -126,10 +127,10 @@ class Loader:
             raise error
 
     def load(self, staged: Sequence[StagedHFile]) -> None:
-        """Have the regions take all files, wherever they are by now; returns once they have.
+        """Load all files into their regions, wherever these are now; returns once all are loaded.
 
-        Raises TransientError when attempts run out, or when it stays unknown whether files were loaded, and RemoteError
-        for what no attempt can change. None of the files can be loaded any more then.
+        Raises TransientError if attempts run out, or if it stays unknown whether files were loaded, and RemoteError for
+        errors that no attempt can change. After an error none of the files can be loaded any more.
         """
         self.await_closed()
         left = list(staged)
@@ -147,7 +148,7 @@ class Loader:
     # ------------------------------------------------------------------ one attempt
 
     def _load_once(self, staged: Sequence[StagedHFile]) -> list[StagedHFile]:
-        """Try each file once; returns those that are left."""
+        """Try each file once; returns the files not loaded."""
         left: list[StagedHFile] = []
         unknown: list[StagedHFile] = []
         now = self._client.regions(self._target)
@@ -210,9 +211,9 @@ class Loader:
         return loaded
 
     def _not_taken(self, files: Sequence[StagedHFile]) -> list[StagedHFile]:
-        """After requests with unknown outcomes: the files that they have not taken, and no longer can.
+        """After requests with unknown outcomes: the files that they have not loaded, and no longer can.
 
-        Raises TransientError for a file that is gone but in no store: who repeats the piece writes it again.
+        Raises TransientError for a file that is gone but in no store: repeating the piece writes it again.
         """
         if not files:
             return []
@@ -231,28 +232,28 @@ class Loader:
             region = self._client.locate(self._target, taken[0].first_row)
             if len(self._loaded(region, family) - taken[0].beside) < len(taken):  # such as after a compaction
                 raise TransientError(
-                    f"it is unknown whether {self._target} loaded {taken[0].path}: it is gone, and the store does not "
-                    "show it; the piece is loaded again",
+                    f"it is unknown whether {self._target} loaded {taken[0].path}: the file is gone, and the store "
+                    "does not show it; the piece is loaded again",
                     table=self._target, file=taken[0].path,
                 )  # fmt: skip
         return left
 
     def _noted(self, region: Region, files: Sequence[StagedHFile]) -> list[StagedHFile]:
-        """The files, each with what its store has before it is asked to take it."""
+        """The files, each with the loaded files that its store has before the request."""
         before = {family: self._loaded(region, family) for family in {file.family for file in files}}
         return [replace(file, beside=before[file.family]) for file in files]
 
     def _loaded(self, region: Region, family: bytes) -> frozenset[str]:
-        """The files of an open store that it got by loading, by name; a daughter's references count for their files."""
+        """Names of the bulk-loaded files in an open store; a daughter's references count as the files they refer to."""
         names = (path.rpartition("/")[2].partition(".")[0] for path in self._client.store_files(region, family))
         return frozenset(name for name in names if LOADED in name)
 
     def _placed(self, file: StagedHFile, regions: Sequence[Region]) -> list[StagedHFile]:
-        """The file, if a region holds all of its rows; otherwise what it holds, written anew for each region."""
+        """The file, if one region holds all of its rows; otherwise its cells, written again for each region."""
         holding = [region for region in regions if region.holds(file.first_row)]
         if holding and holding[0].holds(file.last_row):
             return [replace(file, region=holding[0].encoded)]
-        log.info("%s was split meanwhile; %s is written anew", self._target, file.path)
+        log.info("%s was split; writing %s again for the new regions", self._target, file.path)
         status = self._files.status(file.path)
         if status is None:
             raise TransientError(f"{file.path} is gone: another attempt has taken over", file=file.path)
@@ -262,7 +263,7 @@ class Loader:
         parts = self._stage(regions, file.family, file.clusters, file.format, cells)
         self.await_closed()
         if sum(part.cells for part in parts) != file.cells:
-            raise WalferryError(f"{file.path} has {file.cells} cells, its parts have others; please report this")
+            raise WalferryError(f"{file.path} has {file.cells} cells, but its parts differ; please report this")
         self._files.delete(file.path)
         return parts
 
@@ -274,7 +275,7 @@ class Loader:
             for region, mine in _by_region(regions, cells, self._target):
                 if len(self._closing) >= CLOSING_AT_ONCE:
                     self._closing[-CLOSING_AT_ONCE][1].exception()  # once it is closed; those before it are
-                # HDFS gives up a file that stands still: nothing waits in the midst of one, but before the next.
+                # HDFS gives up an idle file: so wait before a file starts, never in the middle of it.
                 self.route.guard.wait_turn({self._target}, 0, 0)
                 path = self._path()
                 written = WrittenFile()
@@ -300,7 +301,7 @@ class Loader:
         return f"{self.folder}/{self._attempt}/{self._count}"
 
     def _cluster_ids(self, clusters: bytes) -> list[str]:
-        """Where the edits have been, without the target: a server that is named itself loads nothing."""
+        """The clusters that the edits have been on, without the target: a server loads nothing that names its own."""
         key = pb.WALKey()
         key.MergeFromString(clusters)
         least, most = self.route.source_id
@@ -309,7 +310,7 @@ class Loader:
 
 
 def _handed_over(chunks: Iterable[bytes], write: Callable[[Iterator[bytes]], None]) -> Future[None]:
-    """Have `write` in a thread of its own take chunks that are made in this one; returns once all are handed over."""
+    """Run `write` in its own thread on chunks made in this thread; returns once all chunks are handed over."""
     waiting: Queue[bytes | BaseException | None] = Queue(1)
 
     def received() -> Iterator[bytes]:
@@ -332,7 +333,7 @@ def _handed_over(chunks: Iterable[bytes], write: Callable[[Iterator[bytes]], Non
         for chunk in chunks:
             hand_over(chunk)
             if writing.done():
-                break  # it has failed: what it raised will tell
+                break  # `write` has failed: its error is raised later
         hand_over(None)
     except BaseException as error:
         hand_over(error)

@@ -74,12 +74,13 @@ class Spool:
         return os.pread(self._file.fileno(), end - begin, begin)
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Delete the file."""
         self._file.close()
 
 
 class Merge:
-    """Merges the blocks of a family, which come by their first rows: what is below the last one's is complete."""
+    """Merges the blocks of a family, which arrive by first row: all rows below the last block's first row are
+    complete."""
 
     def __init__(self, blocks: Iterator[Block], *, keeps_deleted: bool) -> None:
         self._blocks = blocks
@@ -98,9 +99,9 @@ class Merge:
         self._spool.close()
 
     def by_clusters(self) -> Iterator[tuple[bytes, Iterator[tuple[Bytes, Int64s]]]]:
-        """Each list of clusters that edits came from, with their cells in order; to be read one after the other.
+        """Each list of clusters that edits came from, with their cells in order; read one list after the other.
 
-        One pass: what came from others than the first one waits on disk.
+        One pass: cells of all lists but the first wait on disk.
         """
         first = next(self._blocks, None)
         if first is None:
@@ -117,7 +118,7 @@ class Merge:
         if clusters not in self._lists:
             self._lists.append(clusters)
             if len(self._lists) > MOST_LISTS:
-                raise WalferryError(f"the edits came from more than {MOST_LISTS} lists of clusters: apply them by rpc")
+                raise WalferryError(f"the edits have more than {MOST_LISTS} lists of clusters: apply them by rpc")
         return self._lists.index(clusters)
 
     def _merged(self, blocks: Iterable[Block]) -> Iterator[tuple[Bytes, Int64s]]:

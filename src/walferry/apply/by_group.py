@@ -1,7 +1,7 @@
 """Replay by WAL group: the cells' bytes go from the file into the request unchanged.
 
 One task takes files of one group in order, all tables in one pass. Correct only for regions that stood still while the
-files were written (`replay.log.cut`); what the files hold of others is counted, and `by_row` applies it.
+files were written (`replay.log.cut`); edits of other regions are only counted here, and `by_row` applies them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from walferry.wal.files import WalFile
 
 @dataclass(frozen=True)
 class GroupTask:
-    """Files of one WAL group in order; of them the edits of regions that stood still, but for those that are held."""
+    """Files of one WAL group in order. Their edits are applied for regions that stood still and are not held."""
 
     route: Route
     files: tuple[WalFile, ...]
@@ -52,8 +52,8 @@ class GroupTask:
     sent: Mapping[str, Sent] = field(default_factory=dict)
     """by file, what was sent while it was still being written, and is left out"""
     followed: frozenset[str] = frozenset()
-    """regions that have moved; they are counted as moved ones, also if they are among `standing`, since all but their
-    last edits were sent"""
+    """regions that have moved; they count as moved even if they are among `standing`, since all but their last edits
+    were sent"""
     collects: frozenset[str] = frozenset()
     """tables whose rows are collected"""
 
@@ -74,8 +74,8 @@ def apply_groups(spark: SparkSession | None, tasks: Sequence[GroupTask], what: s
 def apply_group(task: GroupTask) -> list[FileReport]:
     """Apply the files of one WAL group in order, all tables in one pass, and wait for every acknowledgement.
 
-    Stops before what cannot be applied: a refused edit holds its region from there on, damage ends the task. Raises
-    the errors of `Writer.send` when the target cannot be reached.
+    A refused edit holds its region from there on; damage ends the task. Raises the errors of `Writer.send` if the
+    target cannot be reached.
     """
     with _Lanes(task) as lanes:
         reports = []
@@ -101,8 +101,8 @@ class Part:
 
 
 def send_entries(task: GroupTask, parts: Sequence[Part]) -> list[Refusal]:
-    """Send entries in their order, each region's in one lane, and wait for every acknowledgement. Returns what the
-    target refused; nothing of a region is sent after that. Raises the errors of `Writer.send`."""
+    """Send entries in their order, each region's in one lane, and wait for every acknowledgement. Returns the edits
+    that the target refused; after one, nothing more of its region is sent. Raises the errors of `Writer.send`."""
     with _Lanes(task) as lanes:
         for number, part in enumerate(parts):
             lanes.put(_Request(number, part.file, part.batch, part.picked))
@@ -111,7 +111,8 @@ def send_entries(task: GroupTask, parts: Sequence[Part]) -> list[Refusal]:
 
 
 def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> FileReport:
-    """Apply a file; if it does not begin with what was sent of it while it was open, all of it, and mark the tables."""
+    """Apply a file without the entries sent while it was open. If the file begins with other entries than it showed
+    then, apply all of it and mark the tables."""
     sent = task.sent.get(file.name)
     if sent is None:
         return _apply_entries(task, lanes, number, file)
@@ -139,7 +140,7 @@ def _apply_entries(
     sent: Sent | None = None,
     beginning: Beginning | None = None,
 ) -> FileReport:
-    """Apply what a file holds but for what was `sent`; `beginning` gets to know how the file begins."""
+    """Apply a file's entries except those in `sent`; `beginning` sees how the file begins."""
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
@@ -169,7 +170,7 @@ def _apply_entries(
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits & stands)))
             if len(batch):
                 count_bytes(int(batch.offset_end[-1] - batch.offset[0]))
-            del batch  # its bytes are not kept while the next ones are read
+            del batch  # free its bytes before the next ones are read
     except DamagedInputError as error:
         return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage(error)), ())
     return FileReport(
@@ -235,7 +236,7 @@ class _Lanes:
             lane.put(None)
         for thread in self._threads:
             thread.join()
-        if error is not None and error in self._errors:  # others may have come while the lanes ended
+        if error is not None and error in self._errors:  # more errors may have come while the lanes ended
             self._raise_worst()
 
     def hold(self, number: int, refusal: Refusal) -> None:
@@ -264,7 +265,7 @@ class _Lanes:
         self._raise_worst()
 
     def _raise_worst(self) -> None:
-        """Raise the error of a lane that says most of what is to be done, if there is one."""
+        """Raise the most important error of the lanes, if there is one."""
         if self._errors:
             raise min(self._errors, key=_rank)
 
@@ -296,7 +297,7 @@ class _Lanes:
         return request is not None and not self._interrupted
 
     def _send(self, writer: Writer, request: _Request) -> None:
-        """Send what is not held; after a refusal, halve until the refused entry is alone."""
+        """Send the entries that are not held; after a refusal, halve the request until the refused entry is alone."""
         passing = self._let_pass(request)
         if len(passing.picked) == 0:
             return
@@ -334,7 +335,7 @@ class _Lanes:
 
 
 def _rank(error: BaseException) -> int:
-    """First what ends all, such as rows that could not be marked; then what has to be waited for."""
+    """Lowest for errors that end everything, such as rows that could not be marked; then for those that need a wait."""
     if not is_transient(error) and not isinstance(error, RemoteError):
         return 0
     return 1 if may_be_under_way(error) else 2
@@ -351,7 +352,7 @@ class _ReadAheadBytes:
         self._bytes = 0
 
     def enter(self, batch: EntryBatch, lanes: int) -> None:
-        """Wait until there is room for a batch, unless it is in the lanes already; so many more get a request of it."""
+        """Wait until there is room for a batch, unless it is in the lanes already; `lanes` more get a request of it."""
         with self._changed:
             if id(batch) not in self._lanes:
                 size = batch.buffer.nbytes

@@ -83,7 +83,7 @@ class FileReport:
     refusals: tuple[Refusal, ...]
     withheld: tuple[Withheld, ...]
     events: tuple[RegionEvent, ...] = ()
-    """what happened to regions of the wanted tables; all of it, if the report is complete"""
+    """events of regions of the wanted tables; all events, if the report is complete"""
     moved: tuple[MovedEdits, ...] = ()
     numbers: tuple[NumberSpan, ...] = ()
     """of the regions of the wanted tables; all of them, if the report is complete"""

@@ -1,7 +1,7 @@
-"""The permit for one request: whether it went out while nobody else could write to its rows (R13).
+"""The permit for one request: whether it was sent while nobody else could write to its rows (R13).
 
-HBase knows no fencing token, so a process that is suspended between the last check and the sending sends late, and
-nothing can prevent that. It is noticed as soon as the process goes on.
+HBase knows no fencing token. A process that is suspended between the last check and the sending therefore sends late,
+and nothing can prevent that. The process notices as soon as it resumes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from walferry.errors import TransientError
 
 @dataclass
 class Permit:
-    """Asks the guard before each part of one request, and afterwards whether that was in time."""
+    """Asks the guard before each part of one request, and checks afterwards whether the request was in time."""
 
     guard: Guard
     tables: Collection[str]
@@ -27,16 +27,16 @@ class Permit:
     _asked: float | None = None
 
     def ask(self) -> None:
-        """Raise what the guard raises. Call it right before sending."""
+        """Ask the guard, and raise its errors. Call this right before sending."""
         asked, self._asked = steady_s(), None
         self.guard(self.tables)
         self._asked = asked
 
     def check(self, rows: Callable[[], Rows]) -> None:
-        """After the end of a request that may have been carried out, whatever its outcome.
+        """Check a finished request that the target may have carried out, whatever its outcome.
 
-        If the last answer of the guard is too old and it gives no other, the rows are marked dirty, and its error is
-        raised: others may have written to them before this request did.
+        If the guard's last confirmation has expired and cannot be renewed, mark the rows dirty and raise the guard's
+        error: others may have written to the rows before this request did.
         """
         if self._asked is None or steady_s() - self._asked <= self.seconds:
             return

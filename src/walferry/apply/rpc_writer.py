@@ -47,8 +47,8 @@ _PASSING = (RemoteTransientError, ConnectionFailedError, RequestTimeoutError)
 
 @dataclass
 class RpcWriter:
-    """Sends requests one after the other; `guard` is asked before each part of one, and raises when the lease is lost.
-    Before that it lets the request wait for its turn.
+    """Sends requests one after the other. `guard` first lets a request wait for its turn; asked before each part of it,
+    the guard raises if the lease is lost.
 
     A request and its answer take at most `limits.request_seconds`, counted from before its guard.
     """
@@ -61,9 +61,9 @@ class RpcWriter:
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgements.
 
-        After a transient failure the same request is sent again; after an unknown outcome it waits first. A request
-        that exceeds the server's own limits is halved, down to single cells. Raises RefusedError when the target will
-        never accept the cells, TransientError when attempts run out.
+        After a transient failure the same request is sent again, after an unknown outcome only after a pause. A request
+        that exceeds the server's own limits is halved, down to single cells. Raises RefusedError if the target will
+        never accept the cells, TransientError if attempts run out.
         """
         try:
             self._send(runs, cells)
@@ -115,7 +115,7 @@ class RpcWriter:
         permit.check(lambda: _rows(runs, cells))
 
     def _pause(self, error: TransientError, attempt: int, runs: Sequence[CellRun]) -> None:
-        """Wait before the next attempt; raises the error when there is to be none."""
+        """Wait before the next attempt; raises the error if there is to be no other."""
         unknown = error.facts.get("sent", False)
         if isinstance(error, ServerBusyError):
             self.guard.slow_down()
@@ -142,7 +142,7 @@ def _senders() -> ThreadPoolExecutor:
 
 
 def _rank(failure: BaseException) -> int:
-    """Which of several servers' failures decides what to do: first what ends all, then what has to be waited for."""
+    """Which of several servers' failures decides: first those that end everything, then those that need a wait."""
     if not isinstance(failure, (RemoteError, *_PASSING)):
         return 0  # the guard's
     unknown = failure.facts.get("sent", False)

@@ -14,7 +14,7 @@ from walferry.formats.cells import Bytes, Positions, cut_cells, row_starts
 
 @dataclass(frozen=True)
 class WriteLimits:
-    """How much is sent at a time, how long that may take, and how often it is tried before the run gives up.
+    """How much one request sends, how long it may take, and how often it is tried before the run gives up.
 
     The driver takes them from its environment (`writers.limits_of`) and sends them to the executors.
     """
@@ -104,17 +104,17 @@ class Guard(Protocol):
         """
 
     def slow_down(self) -> None:
-        """The target has answered that it is busy: this process sends less for a while."""
+        """Make this process send less for a while, since the target has answered that it is busy."""
 
     def of_attempt(self, task: str, number: int) -> Guard:
         """The guard of one attempt (from 0) at a Spark task of this replay, named within it.
 
-        A repeated attempt first ends the right of those before it, and waits until they must have noticed.
+        A repeated attempt first ends the right of earlier attempts, and waits until they must have noticed.
         """
 
     def mark_dirty(self, rows: Rows, why: str = "") -> None:
-        """Record that these rows may hold what they should not: the edits of a request that may have been carried out
-        although the right to send it was lost, or `why` says which."""
+        """Record that these rows may hold wrong edits: by default those of a request that the target may have carried
+        out after the right to send it was lost; otherwise `why` says which."""
 
 
 class Writer(Protocol):

@@ -46,8 +46,8 @@ class WrittenRows:
 class RowCollector:
     """Collects the rows of some tables from one file, batch by batch.
 
-    A table of which it has too many, or a bulk load, whose rows the log does not name, gets none: its rows are found
-    out by reading the file again, if they are needed at all.
+    A table with too many rows, or with a bulk load, whose rows the log does not name, gets none: the file is read again
+    if its rows are needed.
     """
 
     def __init__(self, tables: Collection[str], *, limited: bool = True) -> None:

@@ -252,7 +252,9 @@ def test_whether_a_file_was_loaded_is_unknown_if_it_is_gone_and_its_store_has_go
         raise RequestTimeoutError("no answer", sent=True)
 
     loader = loaded(Regions(ask))
-    with pytest.raises(TransientError, match=r"unknown whether t loaded .*/1: it is gone, and the store does not"):
+    with pytest.raises(
+        TransientError, match=r"unknown whether t loaded .*/1: the file is gone, and the store does not"
+    ):
         loader.load(loader.stage(b"f", b"", StoreFormat(), cells(30)))
 
 
