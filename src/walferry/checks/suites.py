@@ -76,7 +76,7 @@ while they were read; the next three count rows that differ, `undecided` those t
 
 
 def suite(name: str) -> Sequence[Any]:
-    """The expectations of the suite `name`. Raises UsageError when there is no such suite."""
+    """The expectations of the suite `name`. Raises UsageError if the suite does not exist."""
     own: dict[str, Suite] = {"after_copy": after_copy, "after_load": after_load, "after_drain": after_drain}
     if name in own:
         return own[name]()
@@ -109,7 +109,7 @@ def after_copy() -> Sequence[Any]:
 
 
 def after_load() -> Sequence[Any]:
-    """The target shows in the rows of every source region what the snapshot has; every table has the same schema."""
+    """In the rows of every source region the target shows the snapshot's content; every table has the same schema."""
     from great_expectations.expectations.metadata_types import FailureSeverity
     from great_expectations.expectations.row_conditions import Column
 

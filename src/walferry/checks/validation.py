@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _UNUSED = frozenset({"scipy.stats", "altair"})
-"""what Great Expectations imports for expectations that no suite here has: more than a third of its time"""
+"""packages that Great Expectations imports for expectations that no suite uses: over a third of its import time"""
 _SWITCH_SECONDS = 0.0005
-"""after which the import makes way for threads that move bytes; by default they wait ten times as long at each chunk"""
+"""after this the import yields to threads that move bytes; by default they wait ten times as long at each chunk"""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def require_passed(result: GateResult) -> None:
 
 
 def import_ahead() -> None:
-    """Import Great Expectations in another thread: some seconds that a later `validate` need not wait for."""
+    """Import Great Expectations in another thread, which saves a later `validate` some seconds."""
 
     def load() -> None:
         usual = sys.getswitchinterval()
@@ -173,7 +173,7 @@ class _Later(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """How to load a package of _UNUSED; None for any other."""
+        """How to load a package in _UNUSED; None for any other."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname in _UNUSED else None
         if spec is not None and spec.loader is not None:
             spec.loader = LazyLoader(spec.loader)
@@ -182,7 +182,7 @@ class _Later(MetaPathFinder):
 
 @contextmanager
 def _left_for_later() -> Iterator[None]:
-    """What is imported in the block and is one of _UNUSED is loaded when it is first used."""
+    """Postpone loading the packages in _UNUSED that the block imports until they are first used."""
     later = _Later()
     sys.meta_path.insert(0, later)
     try:
@@ -194,7 +194,7 @@ def _left_for_later() -> Iterator[None]:
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Neither during a large import nor at the end does the garbage collector look at what stays: a second or so."""
+    """Keep the garbage collector away from the objects of a large import, which saves about a second."""
     gc.disable()
     try:
         yield

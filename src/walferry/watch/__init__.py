@@ -1,1 +1,1 @@
-"""Watching a source's log without a migration: what is new, what has been announced."""
+"""Watches a source's log without a migration: what is new, and what has been announced."""

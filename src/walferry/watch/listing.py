@@ -89,8 +89,9 @@ def compare(known: Mapping[str, KnownWal], listing: Listing) -> Changes:
 async def list_wals(webhdfs: str, user: str, root: str) -> Listing:
     """List every WAL file of user tables below `root`; `webhdfs` is one NameNode's URL, or several separated by ";".
 
-    Live folders come before the archive, so that a file that moves meanwhile is seen at least once; its later place
-    counts. Raises TransientError when the NameNode does not answer or folders keep moving, PermissionDeniedError.
+    Live folders are listed before the archive, so that a file that moves in between is seen at least once; its later
+    place counts. Raises PermissionDeniedError, and TransientError if the NameNode does not answer or folders keep
+    moving.
     """
     # trust_env: never through this machine's proxy.
     async with httpx.AsyncClient(
@@ -146,7 +147,7 @@ def _collect(found: Listing, folder: str, entries: Sequence[Mapping[str, Any]], 
 
 
 class _NameNode:
-    """LISTSTATUS against the active one of the NameNodes."""
+    """LISTSTATUS requests to the active NameNode."""
 
     def __init__(self, client: httpx.AsyncClient, urls: list[str], user: str) -> None:
         self._client = client
@@ -161,7 +162,7 @@ class _NameNode:
             except TransientError as refusal:
                 error = refusal
                 continue
-            if url != self._urls[0]:  # the active one first from now on
+            if url != self._urls[0]:  # from now on ask the active NameNode first
                 self._urls.sort(key=lambda other: other != url)
             return statuses
         raise error or TransientError(f"no NameNode to list {path} was given", path=path)
@@ -188,6 +189,6 @@ class _NameNode:
                 path=path,
                 user=self._user,
             )
-        # Standby, safe mode, starting: these may pass. Other answers will not.
+        # Standby, safe mode and starting are transient. Other answers are final.
         error_class = TransientError if answer.status_code in (403, 404, 500, 503) else WalferryError
         raise error_class(f"WebHDFS at {url} refused list of {path}: {kind or answer.status_code}: {text}", path=path)

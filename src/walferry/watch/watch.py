@@ -155,7 +155,7 @@ def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Measurements of an unfinished run; None where it has no such number."""
+    """Measurements of an unfinished run; None if the run has no such number."""
 
     run_id: str
     lag_seconds: float | None
@@ -241,7 +241,7 @@ def run_facts(
 
 
 def _oldest_waiting_ms(run: RunRecord, backlog: Collection[WalFile], listing: Listing) -> int:
-    """When the oldest file with sealed edits that wait was last written; the present moment when none do."""
+    """When the oldest file with waiting sealed edits was last written; the present moment if none wait."""
     cluster = spec_of(run).source
     closed = listing.sealed()
     for file in sorted((f for f in backlog if f.name in closed), key=lambda f: listing.modified_ms[f.name]):
@@ -256,14 +256,14 @@ def _waiting(ledger: Ledger, run: RunRecord, watch: RunRecord | None, listing: L
     start = fences_of(mine).start
     if not start:
         return set()
-    # A group that the fence does not name began after it, or ended long before it: only the former is the run's.
+    # A group that the fence does not name started after it or ended long before it; only the former is the run's.
     seen = ledger.of(watch.run_id).log.files() if watch else []
     known = [*mine.log.files(), *(file for file in seen if file.group in start or file.first_seen_ms > run.created_ms)]
     listed = [
         RecordedFile(f.name, f.group, f.server, f.number, f.path, f.length, "open", 0, None)
         for f in listing.files.values()
     ]
-    # HBase deletes a dead server's last log, instead of archiving it, when it never held a byte.
+    # HBase deletes a dead server's last log, instead of archiving it, if it never held a byte.
     last: dict[str, int] = {}
     for file in (*known, *listed):
         last[file.group] = max(last.get(file.group, 0), file.number)
@@ -294,13 +294,13 @@ def nothing_to_announce(ledger: Ledger, watch: RunRecord, through_ms: int) -> No
 
 
 def unannounced(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> set[str]:
-    """Those of the keys that have not been announced."""
+    """The keys that have not been announced."""
     announced = ledger.of(watch.run_id).notes.get(f"told {kind}", run_id) or {"keys": []}
     return set(keys) - set(announced["keys"])
 
 
 def mark_announced(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> None:
-    """Record what has been announced: it is announced once, and again only if it disappears and returns."""
+    """Record the announced keys. A key is announced once, and again only if it disappears and returns."""
     before = ledger.of(watch.run_id).notes.get(f"told {kind}", run_id) or {"keys": []}
     if sorted(keys) != before["keys"]:
         ledger.of(watch.run_id).notes.keep(f"told {kind}", {"keys": sorted(keys)}, run_id)
