@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 
 def amount(number: int, one: str, many: str = "") -> str:
-    """So many of something: 1 row, 3 rows. `many`: what it is of any other number than one, unless `one` with an s."""
+    """A number and its noun: 1 row, 3 rows. `many` is the plural; by default it is `one` with an s."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def amount_of_each(counts: Mapping[str, int], one: str) -> str:
-    """So many of each: 3 rows of events, 1 row of orders."""
+    """The amount of each key: 3 rows of events, 1 row of orders."""
     return ", ".join(f"{amount(number, one)} of {what}" for what, number in sorted(counts.items()))
 
 

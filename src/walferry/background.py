@@ -1,4 +1,4 @@
-"""Work that is begun in another thread, and may be left behind there; and what threads share."""
+"""Starts work in other threads, which the end of the process may abandon; and values that threads share."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Result = TypeVar("Result")
 
 
 def begun(work: Callable[[], Result], name: str) -> Future[Result]:
-    """Begin it in a thread of its own, which bears the name. A process that ends meanwhile does not wait for it."""
+    """Start `work` in its own thread, called `name`. The process does not wait for the thread when it ends."""
     future: Future[Result] = Future()
     threading.Thread(target=_fulfil, args=(future, work), name=name, daemon=True).start()
     return future
 
 
 class OneByOne:
-    """A thread of its own, which bears the name, for calls one after the other: cheaper than `begun` for each of them.
+    """A thread, called `name`, that makes calls one after the other: cheaper than `begun` for each call.
 
-    A process that ends meanwhile does not wait for it.
+    The process does not wait for the thread when it ends.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,13 +32,13 @@ class OneByOne:
         threading.Thread(target=self._call_all, name=name, daemon=True).start()
 
     def begun(self, work: Callable[[], Result]) -> Future[Result]:
-        """Begin it when what was given before is done."""
+        """Start `work` when all earlier work is done."""
         future: Future[Result] = Future()
         self._calls.put(partial(_fulfil, future, work))
         return future
 
     def end(self) -> None:
-        """End the thread when all that was given to it is done."""
+        """End the thread when all its work is done."""
         self._calls.put(None)
 
     def _call_all(self) -> None:
@@ -55,8 +55,8 @@ def _fulfil(future: Future[Result], work: Callable[[], Result]) -> None:
 
 @contextmanager
 def beside(work: Callable[[threading.Event], object], name: str, end_seconds: float | None = None) -> Iterator[None]:
-    """Do it in a thread of its own, which bears the name, until the block ends: then the event that it is given is set,
-    and it is waited for, at most for so long."""
+    """Run `work` in its own thread, called `name`, beside the block. When the block ends, set the event that `work` was
+    called with, and wait for the thread, at most `end_seconds`."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
     thread.start()
@@ -68,7 +68,7 @@ def beside(work: Callable[[threading.Event], object], name: str, end_seconds: fl
 
 
 def made_once(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
-    """`make`, called once for the same arguments; `functools.cache` alone calls it for each thread that asks then."""
+    """`make`, called once for the same arguments; `functools.cache` alone may call it once in each thread."""
     made: dict[tuple[object, ...], Result] = {}
     making = threading.Lock()
 

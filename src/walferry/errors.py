@@ -68,11 +68,11 @@ class UnreadableInputError(DamagedInputError):
 
 
 class WalKeyError(UsageError):
-    """An encrypted WAL cannot be opened for want of its key, or with a wrong one; the file itself may be whole."""
+    """An encrypted WAL cannot be opened because its key is missing or wrong; the file itself may be whole."""
 
 
 class WrongWalKeyError(WalKeyError):
-    """None of the keys opens a WAL: another one wrapped the file's own, or its header is damaged."""
+    """None of the keys opens a WAL: another key wrapped the file's own key, or the header is damaged."""
 
 
 class SidesDifferError(WalferryError):
@@ -82,7 +82,7 @@ class SidesDifferError(WalferryError):
 
 
 class DecisionNeededError(SidesDifferError):
-    """Nothing but a person's decision about named rows is missing: `walferry accept`; facts `regions`, `rows`."""
+    """Only a person's decision about named rows is missing: `walferry accept`; facts `regions`, `rows`."""
 
 
 class GapError(WalferryError):
@@ -104,13 +104,13 @@ def as_recorded(error: BaseException) -> str:
 
 
 def class_of(recorded: str) -> str:
-    """The class of a recorded error; "" of a text that is none, such as why a phase is to be done again."""
+    """The class of a recorded error; "" for any other text, such as why a phase is to be done again."""
     found = _RECORDED.match(recorded)
     return found[1] if found else ""
 
 
 def message_of(recorded: str) -> str:
-    """What people read of a recorded error: it names no class."""
+    """A recorded error as people read it, without its class."""
     found = _RECORDED.match(recorded)
     if found is None:
         return recorded

@@ -22,7 +22,7 @@ RATE_SECONDS = 60.0
 
 
 class Service(StrEnum):
-    """Of whom something is asked."""
+    """The service that a request goes to."""
 
     NAMENODE = "namenode"
     ZOOKEEPER = "zookeeper"
@@ -36,7 +36,7 @@ Counts = Counter[tuple[str, Service]]
 
 @dataclass(frozen=True)
 class RequestRates:
-    """Requests per second that a process may send to each service of a cluster; None: as many as it has to."""
+    """Requests per second that a process may send to each service of a cluster; None: no limit."""
 
     namenode: float | None = None
     zookeeper: float | None = None
@@ -89,7 +89,7 @@ _workers: list[Callable[[], Counts]] = []
 
 
 def taken() -> Counts:
-    """What this process has counted since it was last asked: for a worker, which hands it over."""
+    """What this process has counted since the last call: a worker hands it over to the driver."""
     global _counts
     with _lock:
         mine, _counts = _counts, Counter()
@@ -97,7 +97,7 @@ def taken() -> Counts:
 
 
 def counted() -> Counts:
-    """What this process has counted in all, and what its workers have handed over."""
+    """What this process has counted in total, including what its workers have handed over."""
     with _lock:
         total = Counter(_counts)
     for counts in _workers:
@@ -122,7 +122,7 @@ class Rates:
         self._seen: deque[tuple[float, Counts]] = deque()
 
     def __call__(self, counts: Counts) -> dict[str, dict[str, float]]:
-        """Cluster to service to rate, from what is counted now and what earlier calls were told."""
+        """Cluster to service to rate, from these counts and those of earlier calls."""
         now = steady_s()
         self._seen.append((now, counts))
         while len(self._seen) > 2 and self._seen[1][0] <= now - RATE_SECONDS:

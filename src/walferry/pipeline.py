@@ -155,14 +155,14 @@ def do_through(run: Run, phase: str, last: str, context: PhaseContext) -> None:
 
 
 def open_clients(run: Run) -> None:
-    """Open what several threads are about to use."""
+    """Open the clients that several threads are about to use."""
     _ = run.source, run.target, run.source_files, run.target_files
     if run.ledger.phases.facts("check_drain") is None:
         import_ahead()  # not in the write stop
 
 
 def _do_all(run: Run, phases: Sequence[str], context: PhaseContext) -> None:
-    """Do phases in their order, of a phase by table some tables at once; those that wait for a person are left out."""
+    """Do phases in their order, except those that wait for a person. A phase by table does some tables at once."""
     tables = [pair.source for pair in run.tables]
     todo = [(phase.name, subject) for phase, subject in steps(run.record.kind, tables) if not phase.waits_for]
     for name, same in groupby((step for step in todo if step[0] in phases), key=lambda step: step[0]):

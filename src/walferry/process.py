@@ -29,7 +29,7 @@ def set_up_logging() -> None:
 
 
 def quiet_libraries() -> None:
-    """Log libraries from WARNING on, and none of py4j's tracebacks: when the JVM dies, `fan_out.job` says so."""
+    """Log libraries from WARNING on, without py4j's tracebacks: if the JVM dies, `fan_out.job` reports it."""
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger().addFilter(_not_of_py4j)  # it logs those by the root logger; a filter is added once only
