@@ -65,6 +65,12 @@ These are breaks:
 These are not: a new name, verb, column, key of `--json` or argument with a default; another wording of a message or a
 log line; a correction of behaviour that contradicts the documentation.
 
+The JSON of `walferry status`, `ready` and `report` (`report.json` in the reports folder is the same) has a `version`
+and a schema: [status.schema.json](json/status.schema.json), [ready.schema.json](json/ready.schema.json),
+[report.schema.json](json/report.schema.json). `version` rises when a field is removed or renamed, or gets another
+meaning or unit. A new field does not raise it, and neither does a new value of a field that names a state, a phase, a
+condition or a class of difference: accept fields and values that you do not know.
+
 The keys of the spec ([migration.example.yaml](../migration.example.yaml)), and the variables `WALFERRY_LEDGER` and
 `WALFERRY_WAL_KEY_…`, are stable too. A newer walferry opens the ledger of an older one; the ledger's tables themselves
 are not public.

@@ -78,9 +78,9 @@ def accept(
         chosen = decisions.accept(run, table, row, reason, owner(), dry_run=dry_run)
         items = [decisions.difference_facts(item, run.comparisons.accepted()) for item in chosen]
     if as_json:
-        print_json({"run": run.run_id, "dry_run": dry_run, "accepted": items})
+        print_json({"run": run.run_id, "dry_run": dry_run, "accepted": [asdict(item) for item in items]})
     for item in [] if as_json else items[:SHOWN]:
-        print(f"{'would accept' if dry_run else 'accepted'} {item['row']} of {item['table']}: {item['detail']}")
+        print(f"{'would accept' if dry_run else 'accepted'} {item.row} of {item.table}: {item.detail}")
     if not as_json and len(items) > SHOWN:
         print(f"and {len(items) - SHOWN} more rows of {table}; all of them with --json")
 

@@ -110,31 +110,31 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
 
 def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
     """Show a run's state with cause and next step, its phase, edits applied, backlog, lag and ETA."""
-    from walferry.run.progress.status import status as facts_of
+    from walferry.run.progress.status import status as status_of
     from walferry.run.progress.status import status_line
 
     with existing(ledger) as book:
-        facts = facts_of(book.of(book.find(name).run_id))
+        now = status_of(book.of(book.find(name).run_id))
     if as_json:
-        print_json(facts)
+        print_json(now.model_dump())
     else:
-        print(f"{facts['run']}: {status_line(facts)}")
-        print(f"{facts['state']}: {facts['cause']}")
-        print(f"next step: {facts['next_step']}")
-        if facts["lag_split"] is not None:
-            print(facts["lag_split"]["text"])
-        if facts["not_followed"]:
-            print(facts["not_followed"])
-        if facts["late_edits"]:
-            print(f"LATE EDITS: {facts['late_edits']} wait for a decision: `walferry late {name}`")
-        if facts["throttle"]["text"]:
-            print(f"throttle: {facts['throttle']['text']}")
-        if facts["log"] is not None:
-            print(f"{'WARNING: ' if facts['log']['late'] else ''}{facts['log']['text']}")
-        for standstill in facts["standstills"]:
-            print(f"WARNING: {standstill['text']}")
-        for row in facts["counted_numbers"]:
-            print(f"{'' if row['accepted_by'] else 'WARNING: '}{row['text']}")
+        print(f"{now.run}: {status_line(now)}")
+        print(f"{now.state}: {now.cause}")
+        print(f"next step: {now.next_step}")
+        if now.lag_split is not None:
+            print(now.lag_split.text)
+        if now.not_followed:
+            print(now.not_followed)
+        if now.late_edits:
+            print(f"LATE EDITS: {now.late_edits} wait for a decision: `walferry late {name}`")
+        if now.throttle.text:
+            print(f"throttle: {now.throttle.text}")
+        if now.log is not None:
+            print(f"{'WARNING: ' if now.log.late else ''}{now.log.text}")
+        for standstill in now.standstills:
+            print(f"WARNING: {standstill.text}")
+        for row in now.counted_numbers:
+            print(f"{'' if row.accepted_by else 'WARNING: '}{row.text}")
 
 
 def ready(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:

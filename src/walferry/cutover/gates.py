@@ -226,7 +226,7 @@ def _asks(run: Run, waiting: Sequence[Difference], counts: Counter[str]) -> str:
 
 def _such_as(found: Sequence[Difference]) -> str:
     """One or two rows, for people to find the thing."""
-    rows = [f"{difference_facts(item, {})['row']} of {item.table}" for item in found[:2]]
+    rows = [f"{difference_facts(item, {}).row} of {item.table}" for item in found[:2]]
     return f", such as {' and '.join(rows)}" if rows else ""
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from walferry import clock
 from walferry.amounts import amount
 from walferry.clock import shown_utc
@@ -12,6 +9,7 @@ from walferry.cutover.answer import Answer, Reason
 from walferry.ledger import ComparedTable, RunLedger
 from walferry.migration.repairing.repair import is_unfinished
 from walferry.migration.report import compared_tables
+from walferry.migration.report_model import TableReport
 from walferry.migration.touching.equality import reread_after_flush
 from walferry.migration.touching.verified import verified
 from walferry.run.notes.copying_again import replaced_ms, waits_for_copying
@@ -105,8 +103,8 @@ def newest_comparison(ledger: RunLedger) -> Answer:
     texts: list[str] = []
     reasons: list[Reason] = []
     for table in source_tables(run):
-        made, result = newest.get(table), found.get(table, {})
-        if made is None:
+        made, result = newest.get(table), found.get(table)
+        if made is None or result is None:
             texts.append(f"{table} has not been compared in this run")
             reasons += [Reason(texts[-1], verify)] if most is not None else []
         elif (replaced_ms(ledger, table) or 0) >= made.began_ms:
@@ -125,30 +123,30 @@ def newest_comparison(ledger: RunLedger) -> Answer:
     return Answer("; ".join(texts), tuple(reasons))
 
 
-def _verdict(ledger: RunLedger, made: ComparedTable, result: Mapping[str, Any]) -> tuple[str, bool]:
+def _verdict(ledger: RunLedger, made: ComparedTable, result: TableReport) -> tuple[str, bool]:
     """What a comparison found, and whether that is a reason against the cutover."""
     bad = [
-        f"{result[key]} {what}"
-        for key, what in (("unexplained", "without an explanation"), ("undecided", "without a decision"))
-        if result.get(key)
+        f"{count} {what}"
+        for count, what in ((result.unexplained, "without an explanation"), (result.undecided, "without a decision"))
+        if count
     ]
-    unread = f"{amount(result['uncompared'], 'cell')} expired while they were read" if result.get("uncompared") else ""
+    unread = f"{amount(result.uncompared, 'cell')} expired while they were read" if result.uncompared else ""
     differs = f"differing rows: {', '.join(bad)}" if bad else ""
     verdict = "; ".join(filter(None, (differs, unread))) or "no unexplained difference"
     when = f"{shown_utc(made.began_ms)}{_applied(ledger, made)}"
-    text = f"{made.table} at {when}: {amount(result['source_rows'], 'row')}, {verdict}"
-    if result.get("equal_since"):
+    text = f"{made.table} at {when}: {amount(result.source_rows, 'row')}, {verdict}"
+    if result.equal_since:
         return f"{text}, and equal when they were looked at again", bool(unread)
     return text, bool(bad or unread)
 
 
-def _advice(ledger: RunLedger, table: str, result: Mapping[str, Any]) -> str:
+def _advice(ledger: RunLedger, table: str, result: TableReport) -> str:
     """What to do about a comparison by which a table does not count as equal."""
     run = ledger.record
     advice = [f"`walferry report {run.name}` shows them"]
-    if result.get("unexplained"):
+    if result.unexplained:
         advice.append(f"`walferry repair {run.name}` makes them equal")
-    if result.get("undecided"):
+    if result.undecided:
         advice.append(f"{accept_command(run, table)} leaves those as they are for which there is a reason")
     return ", ".join(advice)
 

@@ -105,8 +105,8 @@ def _print_outcome(run: DagRun, environment: Environment, directory: Path) -> No
             f"the DAG run failed in {', '.join(t.task_id for t in failed) or 'no task'}; see {directory}"
         )
     with Ledger.open(environment.ledger) as ledger:
-        facts = summary(ledger.of(ledger.find(NAME).run_id))
-    unequal = [t for t, row in facts["tables"].items() if row["equal_regions"] < row["regions"]]
-    if facts["unexplained"] or len(facts["tables"]) < len(TABLES):
-        raise SidesDifferError(f"{facts['unexplained']} rows differ without an explanation in {', '.join(unequal)}")
+        found = summary(ledger.of(ledger.find(NAME).run_id))
+    unequal = [t for t, row in found.tables.items() if row.equal_regions < row.regions]
+    if found.unexplained or len(found.tables) < len(TABLES):
+        raise SidesDifferError(f"{found.unexplained} rows differ without an explanation in {', '.join(unequal)}")
     _say(f"no unexplained differences; everything that this demo wrote stays in {directory}")

@@ -227,8 +227,7 @@ def run_facts(
         backlog_bytes=sum(file.length for file in backlog),
         edits_per_second=sum(r.cells for r in rounds) / max(1.0, now - since / 1000) if rounds else 0.0,
         requests_per_second={
-            service: rates["per_second"] or 0.0
-            for service, rates in requests_of(ledger.of(run.run_id)).get("source", {}).items()
+            service: rate.per_second for service, rate in requests_of(ledger.of(run.run_id)).get("source", {}).items()
         },
         gaps=len(lost),
         quarantine=len(held),

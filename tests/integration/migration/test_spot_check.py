@@ -139,4 +139,4 @@ def test_verify_fails_by_rows_that_only_the_second_reader_finds(
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith(f"{TABLE}: 3 regions, 0 differing rows")
     assert said[1] == f"  second reader: {ROWS - 2} rows read by HBase's own Java client on both sides: all equal"
-    assert compared_tables(moved.ledger)[TABLE]["second_reader"] == said[1].removeprefix("  second reader: ")
+    assert compared_tables(moved.ledger)[TABLE].second_reader == said[1].removeprefix("  second reader: ")

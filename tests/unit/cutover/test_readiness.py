@@ -315,4 +315,4 @@ def test_what_only_the_second_reader_found_stays_a_reason_although_the_looks_fin
     found = SpotCheck(comparison=made.attempt, rows=9, differing=(b"0".hex(),))
     note_spot_check(run, TABLE, found, "verify")
     assert "1 without an explanation: " in noes(run)["comparison"]
-    assert not compared_tables(run)[TABLE]["equal_since"], "nor does the board leave out its alarm"
+    assert not compared_tables(run)[TABLE].equal_since, "nor does the board leave out its alarm"

@@ -15,7 +15,7 @@ from walferry.ledger import Ledger, RunLedger
 from walferry.load import Meter, RequestRates, Service
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, RunBusyError, alive, beating, gone, this_process
-from walferry.run.progress.requests import requests_of
+from walferry.run.progress.requests import RequestRate, requests_of
 
 SPEC = {
     "name": "move",
@@ -84,9 +84,9 @@ def test_requests_of_all_live_processes_of_a_run_are_added_and_of_each_once(run:
     for label, facts in (("copy a", mine), ("", mine), ("copy b", other)):
         run.notes.keep(NOTE, facts, label)
     asked = requests_of(run)
-    assert asked["source"]["namenode"] == {"per_second": 3.5, "limit": 40}
-    assert asked["source"]["zookeeper"] == {"per_second": 1.0, "limit": None}
-    assert asked["target"]["namenode"] == {"per_second": 9.0, "limit": None}
+    assert asked["source"]["namenode"] == RequestRate(per_second=3.5, limit=40)
+    assert asked["source"]["zookeeper"] == RequestRate(per_second=1.0, limit=None)
+    assert asked["target"]["namenode"] == RequestRate(per_second=9.0, limit=None)
 
 
 def test_what_a_process_sends_shows_while_it_works_and_no_longer(
@@ -96,11 +96,11 @@ def test_what_a_process_sends_shows_while_it_works_and_no_longer(
     meter = Meter("zk:1/hbase", RequestRates())
     with beating(run, "replay", "me"):
         deadline = time.monotonic() + 30
-        while not (rate := requests_of(run)["source"]["namenode"]["per_second"]) and time.monotonic() < deadline:
+        while not (rate := requests_of(run)["source"]["namenode"].per_second) and time.monotonic() < deadline:
             meter.request(Service.NAMENODE)
             time.sleep(0.05)
         assert rate
-    assert requests_of(run)["source"]["namenode"]["per_second"] == 0.0
+    assert requests_of(run)["source"]["namenode"].per_second == 0.0
 
 
 def test_of_two_processes_that_want_a_run_alone_one_gets_it(run: RunLedger, ended: int) -> None:

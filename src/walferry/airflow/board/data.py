@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
@@ -36,6 +36,7 @@ from walferry.migration.explaining.accept import difference_facts
 from walferry.migration.explaining.explain import WORST_FIRST
 from walferry.migration.repairing.repairable import repairable
 from walferry.migration.report import summary
+from walferry.migration.report_model import Report
 from walferry.refusals import ANY_REGION, GapKind
 from walferry.run.heartbeat import alive
 from walferry.run.phases import phases_of, subjects
@@ -43,6 +44,7 @@ from walferry.run.progress.lag import ages
 from walferry.run.progress.missing_numbers import faults
 from walferry.run.progress.state import PhaseShown, phase_shown
 from walferry.run.progress.status import status
+from walferry.run.progress.status_model import Status
 from walferry.run.recorded_spec import options_of, source_tables, target_tables
 
 RUNS_PER_PAGE = 25
@@ -93,14 +95,14 @@ def overview(ledger: Ledger, page: int = 0, old_run: OldRun = lambda _, work: wo
 
 def _line(ledger: Ledger, run: RunRecord) -> Facts:
     holes = _holes(ledger, run)
-    return _head(ledger, run) | {
+    return _head(ledger, run, status(ledger.of(run.run_id))) | {
         "gaps": len({hole.gap.file for hole in holes if hole.kind == "gap"}),
         "held": len(ledger.of(run.run_id).quarantine.items("held")),
     }
 
 
-def _head(ledger: Ledger, run: RunRecord) -> Facts:
-    return status(ledger.of(run.run_id)) | {
+def _head(ledger: Ledger, run: RunRecord, now: Status) -> Facts:
+    return now.model_dump() | {
         "name": run.name,
         "owner": run.owner,
         "tables": len(source_tables(run)),
@@ -119,7 +121,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     holes = _holes(ledger, run)
     lost = [hole for hole in holes if hole.kind == "gap"]
     phases = ledger.of(run.run_id).phases.all()
-    facts = summary(ledger.of(run.run_id))
+    report = summary(ledger.of(run.run_id))
     coverage = ledger.of(run.run_id).log.coverage()
     known = ledger.of(run.run_id).comparisons
     differences = list({(d.table, d.row): d for d in [*known.differences(), *known.looked()]}.values())
@@ -127,24 +129,22 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     decided = ledger.of(run.run_id).comparisons.accepted()
     to_repair = _to_repair(run, differences, decided)
     items = ledger.of(run.run_id).quarantine.items()
-    head = _head(ledger, run)
+    now = status(ledger.of(run.run_id))
     rounds = ledger.of(run.run_id).rounds.latest(MOST_ROUNDS)
     signs = alive(ledger.of(run.run_id))
     total, lines = ledger.of(run.run_id).audit_page(ROWS_PER_PAGE, pages.audit * ROWS_PER_PAGE)
     return {
         "now_ms": now_ms(),
-        "run": head
-        | {
-            key: facts[key]
-            for key in ("log_bytes", "rounds", "data_docs", "ledger")
-        },
+        "run": _head(ledger, run, now)
+        | report.model_dump(include={"log_bytes", "rounds", "data_docs", "ledger"}),
         "alarms": _alarms(
-            head, lost, [i for i in items if i.state == "held"], facts, faults(ledger.of(run.run_id), head["cause"])
+            now, options_of(run).max_lag, lost, [i for i in items if i.state == "held"], report,
+            faults(ledger.of(run.run_id), now.cause),
         ),
         "readiness": _readiness(ledger, run),
         "passes": passes(ledger.of(run.run_id), run, pages.passes, ROWS_PER_PAGE),
         "phases": phase_rows(run, phases, signs),
-        "tables": _page(_tables(run, phases, signs, facts, coverage, to_repair), pages.tables),
+        "tables": _tables(run, phases, signs, report, coverage, to_repair, pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),
         "gaps": _page([_hole(hole) for hole in _worst_first(holes)], pages.gaps)
         | {"files": len({hole.gap.file for hole in lost})},
@@ -155,8 +155,8 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         )
         | {
             "differing": sum(not r.equal for r in comparison),
-            "second_reader": [f"{table}: {of['second_reader']}." for table, of in facts["tables"].items()
-                              if of["second_reader"]],
+            "second_reader": [f"{table}: {found.second_reader}." for table, found in report.tables.items()
+                              if found.second_reader],
         },
         "differences": _page(
             [_difference(d, decided) for d in sorted(differences, key=lambda d: WORST_FIRST.index(d.kind))],
@@ -167,7 +167,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         | {"held": sum(item.state == "held" for item in items)},
         "audit": {
             "total": total, "page": pages.audit, "size": ROWS_PER_PAGE, "rows": [_audit(line) for line in lines],
-            "head": facts["audit_head"],
+            "head": report.audit_head.model_dump(),
         },
     }  # fmt: skip
 
@@ -213,7 +213,12 @@ def _hole(hole: Hole) -> Facts:
 
 
 def _alarms(
-    head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], facts: Facts, missing_numbers: Sequence[str]
+    now: Status,
+    most_lag: int,
+    lost: Sequence[Hole],
+    held: Sequence[Quarantined],
+    report: Report,
+    missing_numbers: Sequence[str],
 ) -> list[Facts]:
     """What a person must know besides the run's state, the worst first."""
     alarms = []
@@ -221,30 +226,30 @@ def _alarms(
         files = sorted({hole.gap.file for hole in lost})
         more = f" and {amount(len(files) - 1, 'more file')}" if len(files) > 1 else ""
         alarms.append({"kind": "gap", "text": f"Gap in the log, {files[0]}{more}: {lost[0].gap.reason}"})
-    found = [row for row in facts["tables"].values() if not row["equal_since"]]
-    if differing := sum(row["unexplained"] for row in found):
+    found = [row for row in report.tables.values() if not row.equal_since]
+    if differing := sum(row.unexplained for row in found):
         alarms.append({"kind": "failed", "text": f"{rows_differ(differing)} without an explanation"})
-    if uncompared := facts["uncompared"]:
+    if uncompared := report.uncompared:
         text = f"{amount(uncompared, 'cell')} expired while being compared: compare again"
         alarms.append({"kind": "failed", "text": text})
-    undecided = sum(row["undecided"] for row in found)
-    if undecided and head["state"] != "waiting for a decision":
+    undecided = sum(row.undecided for row in found)
+    if undecided and now.state != "waiting for a decision":
         text = f"{rows_differ(undecided)} for a known reason, and nobody has decided about that"
         alarms.append({"kind": "held", "text": text})
-    if held and head["state"] != "held":
+    if held and now.state != "held":
         items = amount(len(held), "item waits", "items wait")
         alarms.append({"kind": "held", "text": f"{items} in quarantine for a decision, the first: {held[0].reason}"})
-    if head["log"] is not None and head["log"]["late"]:
-        alarms.append({"kind": "gap", "text": f"Nobody copies the log as it should be: {head['log']['text']}"})
-    for standstill in facts["standstills"]:
-        text = standstill["text"]
+    if now.log is not None and now.log.late:
+        alarms.append({"kind": "gap", "text": f"Nobody copies the log as it should be: {now.log.text}"})
+    for standstill in report.standstills:
+        text = standstill.text
         alarms.append({"kind": "gap", "text": f"{text[0].upper()}{text[1:]}"})
     alarms += [{"kind": "failed", "text": text} for text in missing_numbers]
-    if head["lag_seconds"] and head["lag_seconds"] > head["max_lag"]:
-        text = f"The lag is {head['lag_seconds']:.0f} s; a cutover needs at most {head['max_lag']} s"
+    if now.lag_seconds and now.lag_seconds > most_lag:
+        text = f"The lag is {now.lag_seconds:.0f} s; a cutover needs at most {most_lag} s"
         alarms.append({"kind": "note", "text": text})
-    alarms += [{"kind": "note", "text": row["text"]} for row in head["counted_numbers"]]
-    alarms += [{"kind": "note", "text": f"{t} is read-only at the source, and stays so"} for t in facts["read_only"]]
+    alarms += [{"kind": "note", "text": row.text} for row in now.counted_numbers]
+    alarms += [{"kind": "note", "text": f"{t} is read-only at the source, and stays so"} for t in report.read_only]
     return alarms
 
 
@@ -298,11 +303,12 @@ def _tables(
     run: RunRecord,
     phases: Sequence[PhaseRecord],
     signs: Collection[str],
-    facts: Facts,
+    report: Report,
     coverage: Sequence[Coverage],
     to_repair: Collection[str],
-) -> list[Facts]:
-    """One row per table; those with a failed phase come first, then those that differ."""
+    page: int,
+) -> Facts:
+    """A page with one row per table; those with a failed phase come first, then those that differ."""
     log: dict[str, Counter[str]] = defaultdict(Counter)
     for item in coverage:
         log[item.table].update({state: getattr(item, state) for state in RANGE_STATES})
@@ -316,7 +322,7 @@ def _tables(
                 f"{p.phase}: {_short(p.message)}" for p in phases if p.subject == source and p.state == "failed"
             ],
             "log": {state: log[source][state] for state in RANGE_STATES},
-            "compared": facts["tables"].get(source),
+            "compared": report.tables.get(source),
             "repair": source in to_repair,
         }
         for source, target in target_tables(run).items()
@@ -324,9 +330,14 @@ def _tables(
 
     def troubles(row: Facts) -> tuple[bool, bool]:
         compared = row["compared"]
-        return not row["errors"], compared is None or compared["equal_regions"] == compared["regions"]
+        return not row["errors"], compared is None or compared.equal_regions == compared.regions
 
-    return sorted(rows, key=troubles)
+    shown = _page(sorted(rows, key=troubles), page)
+    for row in shown["rows"]:
+        row["compared"] = (
+            row["compared"] and row["compared"].model_dump()
+        )  # only of the page: a table may have many rows
+    return shown
 
 
 # ------------------------------------------------------------------ lag and rate
@@ -391,7 +402,7 @@ def _region(item: RangeComparison) -> Facts:
 
 
 def _difference(item: Difference, decided: Mapping[Decision, AcceptedDifference]) -> Facts:
-    facts = difference_facts(item, decided)
+    facts = asdict(difference_facts(item, decided))
     if facts["accepted_by"]:
         facts["kind"] += f", accepted by {facts['accepted_by']}: {_short(facts['reason'])}"
     elif needs_decision(item, decided):

@@ -8,15 +8,31 @@ difference, in another row or in other cells, needs its own decision.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from walferry.errors import UsageError
 from walferry.hbase.rowkey import parse_row, shown_row
 from walferry.ledger import AcceptedDifference, Difference, RunLedger
 from walferry.ledger.comparisons import Decision, decision, lacks_explanation, needs_decision
+from walferry.ledger.rows import DifferenceKind
 from walferry.migration.explaining.explain import UNEXPLAINED
 from walferry.run.notes.last_comparison import comparisons_of_phase
 from walferry.run.recorded_spec import source_tables
+
+
+@dataclass(frozen=True)
+class DifferenceShown:
+    """A row that differs, with the decision about it."""
+
+    table: Annotated[str, Field(description="the source table")]
+    row: Annotated[str, Field(description="the row key, with \\xNN for bytes that are not printable")]
+    kind: Annotated[DifferenceKind, Field(description="the class of the difference: why the row differs")]
+    detail: Annotated[str, Field(description="what differs, in words")]
+    accepted_by: Annotated[str | None, Field(description="who accepted the difference; null: nobody has")]
+    reason: Annotated[str | None, Field(description="why that person did; null: nobody has")]
 
 
 def waiting(ledger: RunLedger, table: str, *, unexplained: bool = False) -> list[Difference]:
@@ -96,10 +112,14 @@ def accept(
     return chosen
 
 
-def difference_facts(item: Difference, decided: Mapping[Decision, AcceptedDifference]) -> dict[str, Any]:
-    """A difference as plain values, with the decision about it."""
+def difference_facts(item: Difference, decided: Mapping[Decision, AcceptedDifference]) -> DifferenceShown:
+    """A difference with the decision about it, for people and scripts."""
     made = decided.get(decision(item))
-    return {
-        "table": item.table, "row": shown_row(item.row), "kind": item.kind, "detail": item.detail,
-        "accepted_by": made.accepted_by if made else None, "reason": made.reason if made else None,
-    }  # fmt: skip
+    return DifferenceShown(
+        table=item.table,
+        row=shown_row(item.row),
+        kind=item.kind,
+        detail=item.detail,
+        accepted_by=made.accepted_by if made else None,
+        reason=made.reason if made else None,
+    )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from walferry import clock
 from walferry.ledger import RunLedger
@@ -12,14 +15,14 @@ from walferry.ledger import RunLedger
 class BatchProgress:
     """The pieces of a batch, and the bytes of their files or cells."""
 
-    pieces: int
-    done: int
-    repeated: tuple[str, ...]
-    """those that were begun more than once"""
-    bytes: int
-    bytes_done: int
-    eta_seconds: int | None
-    """at the rate of the pieces that are done; None before the first"""
+    pieces: Annotated[int, Field(description="all pieces of the batch")]
+    done: Annotated[int, Field(description="pieces that are applied and recorded")]
+    repeated: Annotated[tuple[str, ...], Field(description="pieces that were started more than once, in words")]
+    bytes: Annotated[int, Field(description="bytes of all pieces")]
+    bytes_done: Annotated[int, Field(description="bytes of the pieces that are done")]
+    eta_seconds: Annotated[
+        int | None, Field(description="until the rest is done, at the rate so far; null before the first piece is done")
+    ]
 
 
 def batch_progress(ledger: RunLedger) -> BatchProgress | None:

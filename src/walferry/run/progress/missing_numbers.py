@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict
-from typing import Any
 
 from walferry.amounts import amount
 from walferry.ledger import CountedNumbers, NumberGap, RunLedger
 from walferry.run.facts import opened_ms
+from walferry.run.progress.status_model import CountedShown
 
 CAUSES = (
     "Known causes: a WAL was deleted that no list names (see the NameNode's audit log); writers of the table skip the "
@@ -63,9 +63,9 @@ def reasons(ledger: RunLedger, told: str = "") -> list[tuple[str, str]]:
     return [(f"{text}. {CAUSES}", way_on(ledger, [table])) for table, text in found.items()]
 
 
-def counted(ledger: RunLedger) -> list[dict[str, Any]]:
-    """What shuts no gate, by table, as plain values with a `text`; it is a hint when nobody has accepted it."""
-    return [asdict(row) | {"text": _counted(row)} for row in ledger.numbers.counted()]
+def counted(ledger: RunLedger) -> list[CountedShown]:
+    """What shuts no gate, by table; it is a hint when nobody has accepted it."""
+    return [CountedShown(**asdict(row), text=_counted(row)) for row in ledger.numbers.counted()]
 
 
 def _counted(row: CountedNumbers) -> str:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
 from walferry.ledger import RunLedger
 from walferry.load import Service
 from walferry.run.heartbeat import requests_per_second
 from walferry.run.recorded_spec import options_of, source_of, target_of
 from walferry.run.spec import Cluster
 
-Requests = dict[str, dict[str, dict[str, float | None]]]
+
+@dataclass(frozen=True)
+class RequestRate:
+    """Requests to one service of a cluster."""
+
+    per_second: Annotated[float, Field(description="requests per second, over the last minute")]
+    limit: Annotated[float | None, Field(description="requests per second that the spec allows; null: no limit")]
 
 
-def requests_of(ledger: RunLedger) -> Requests:
-    """Side (source, target) to service to `per_second`, over the last minute, and `limit`; None: there is no limit.
+def requests_of(ledger: RunLedger) -> dict[str, dict[str, RequestRate]]:
+    """The rate of each service by side (source, target).
 
     A Spark worker's requests are added when its task ends.
     """
@@ -21,10 +32,10 @@ def requests_of(ledger: RunLedger) -> Requests:
     limits = {"source": options_of(run).source_requests.model_dump(), "target": {}}
     return {
         side: {
-            service.value: {
-                "per_second": round(rates.get(_name(cluster), {}).get(service.value, 0.0), 2),
-                "limit": limits[side].get(service.value),
-            }
+            service.value: RequestRate(
+                per_second=round(rates.get(_name(cluster), {}).get(service.value, 0.0), 2),
+                limit=limits[side].get(service.value),
+            )
             for service in Service
         }
         for side, cluster in clusters.items()

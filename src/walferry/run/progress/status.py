@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from walferry import clock
 from walferry.ledger import RunLedger
@@ -16,6 +15,7 @@ from walferry.run.progress.lag import LagSplit, ahead_of, lag_by_group, lag_of, 
 from walferry.run.progress.missing_numbers import counted
 from walferry.run.progress.requests import requests_of
 from walferry.run.progress.state import state_of
+from walferry.run.progress.status_model import LagParts, LogKept, Status, ThrottleShown, UnwatchedTimeShown
 from walferry.run.progress.write_stop import write_stop_of
 from walferry.run.recorded_spec import source_tables
 from walferry.run.spec import Throttle
@@ -24,8 +24,8 @@ SLOWEST = 20
 """WAL groups whose lags are told, the longest ones"""
 
 
-def status(ledger: RunLedger) -> dict[str, Any]:
-    """The run's status now, as plain values. None means that there is no such number; `lag_unknown` says why."""
+def status(ledger: RunLedger) -> Status:
+    """The run's status now."""
     run = ledger.record
     state = state_of(ledger)
     lag = lag_of(ledger)
@@ -37,83 +37,81 @@ def status(ledger: RunLedger) -> dict[str, Any]:
     total = len(list(steps(run.kind, source_tables(run))))
     done = sum(1 for phase in phases if phase.state == "done")
     window = ledger.phases.facts("replay_window") or {"cells": 0}
-    ended = run.state != "running"
     batch, kept = batch_progress(ledger), exposure_of(ledger)
     eta = eta_seconds(ledger, backlog) if batch is None else batch.eta_seconds
-    return {
-        "run": run.run_id,
-        "state": state.name,
-        "colour": state.colour,
-        "cause": state.cause,
-        "next_step": state.next_step,
-        "waits_for": state.waits_for,
-        "whom": state.whom,
-        "since_ms": state.since_ms,
-        "ended": ended,
-        "phase": state.phase or "not started",
-        "error": state.error or None,
-        "error_class": state.error_class or None,
-        "percent": 100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
-        "edits_applied": ledger.rounds.totals().cells + window["cells"],
-        "backlog_bytes": backlog,
-        "open_logs": sum(1 for file in waiting if file.state == "open"),
-        "lag_seconds": lag.seconds,
-        "lag_unknown": lag.unknown,
-        "not_followed": _not_followed(ledger),
-        "longest_lag_seconds": lag.longest,
-        "lag_split": None if (split := lag_split(lag, groups)) is None else lag_facts(split),
-        "lag_by_server": [lag_facts(one) for one in groups[:SLOWEST]],
-        "write_stop_seconds": stop.seconds() if stop else None,
-        "seconds_since_last_edit": stop.seconds_since_last_edit() if stop else None,
-        "write_stop_over": stop is not None and stop.until_ms is not None,
-        "target_open_ms": stop.until_ms if stop else None,
-        "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
-        "requests": requests_of(ledger),
-        "throttle": throttle_facts(ledger),
-        "late_edits": sum(not edit.decision for edit in ledger.late.all()),
-        "log": None if kept is None else log_facts(kept),
-        "standstills": [asdict(time) | {"text": time.describe()} for time in unwatched_times(ledger)],
-        "counted_numbers": counted(ledger),
-        "batch": None if batch is None else asdict(batch),
-        "eta_seconds": eta if state.name in ("catching up", "draining") else None,
-    }
+    return Status(
+        version=1,
+        run=run.run_id,
+        state=state.name,
+        colour=state.colour,
+        cause=state.cause,
+        next_step=state.next_step,
+        waits_for=state.waits_for,
+        whom=state.whom,
+        since_ms=state.since_ms,
+        ended=run.state != "running",
+        phase=state.phase or "not started",
+        error=state.error or None,
+        error_class=state.error_class or None,
+        percent=100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
+        edits_applied=ledger.rounds.totals().cells + window["cells"],
+        backlog_bytes=backlog,
+        open_logs=sum(1 for file in waiting if file.state == "open"),
+        lag_seconds=lag.seconds,
+        lag_unknown=lag.unknown,
+        not_followed=_not_followed(ledger),
+        longest_lag_seconds=lag.longest,
+        lag_split=None if (split := lag_split(lag, groups)) is None else _lag_parts(split),
+        lag_by_server=tuple(_lag_parts(one) for one in groups[:SLOWEST]),
+        write_stop_seconds=stop.seconds() if stop else None,
+        seconds_since_last_edit=stop.seconds_since_last_edit() if stop else None,
+        write_stop_over=stop is not None and stop.until_ms is not None,
+        target_open_ms=stop.until_ms if stop else None,
+        elapsed_seconds=round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
+        requests=requests_of(ledger),
+        throttle=_throttle(ledger),
+        late_edits=sum(not edit.decision for edit in ledger.late.all()),
+        log=None if kept is None else _log_kept(kept),
+        standstills=tuple(UnwatchedTimeShown(**asdict(time), text=time.describe()) for time in unwatched_times(ledger)),
+        counted_numbers=tuple(counted(ledger)),
+        batch=batch,
+        eta_seconds=eta if state.name in ("catching up", "draining") else None,
+    )
 
 
-def lag_facts(split: LagSplit) -> dict[str, Any]:
-    """A lag in seconds: until the log is looked at, reading, and applying; of which server's log, and as text."""
-    return {
-        "server": split.server,
-        "group": split.group,
-        "lag_seconds": round(split.seconds, 1),
-        "discovery_seconds": round(split.discovery, 3),
-        "read_seconds": round(split.read, 3),
-        "apply_seconds": round(split.apply, 3),
-        "shown_after_seconds": split.shown_after,
-        "text": f"lag: {split.describe()}; the slowest log is that of {split.server}",
-    }
+def _lag_parts(split: LagSplit) -> LagParts:
+    return LagParts(
+        server=split.server,
+        group=split.group,
+        lag_seconds=round(split.seconds, 1),
+        discovery_seconds=round(split.discovery, 3),
+        read_seconds=round(split.read, 3),
+        apply_seconds=round(split.apply, 3),
+        shown_after_seconds=split.shown_after,
+        text=f"lag: {split.describe()}; the slowest log is that of {split.server}",
+    )
 
 
-def throttle_facts(ledger: RunLedger) -> dict[str, Any]:
-    """What the run may write per second (None: there is no limit), and that as text; "" without limits."""
+def _throttle(ledger: RunLedger) -> ThrottleShown:
     throttle = throttle_of(ledger)
-    return {**throttle.model_dump(), "text": "" if throttle == Throttle() else f"writes {throttle_text(throttle)}"}
+    text = "" if throttle == Throttle() else f"writes {throttle_text(throttle)}"
+    return ThrottleShown(**throttle.model_dump(), text=text)
 
 
-def log_facts(kept: Exposure) -> dict[str, Any]:
-    """What keeps the source's log, and when the first unread WAL may be lost (`time_to_loss_seconds`, None: never)."""
+def _log_kept(kept: Exposure) -> LogKept:
     now = clock.now_ms()
     seconds = kept.seconds_to_loss(now)
-    return {
-        "kept_by": kept.kept_by,
-        "kept_files": kept.kept_files,
-        "kept_bytes": kept.kept_bytes,
-        "time_to_loss_seconds": None if seconds is None else round(seconds, 1),
-        "first_to_be_lost": kept.file,
-        "cleaner_ttl_seconds": kept.ttl_seconds,
-        "cleaner_ttl_assumed": kept.ttl_assumed,
-        "late": kept.is_late(now),
-        "text": kept.describe(now),
-    }
+    return LogKept(
+        kept_by=kept.kept_by,
+        kept_files=kept.kept_files,
+        kept_bytes=kept.kept_bytes,
+        time_to_loss_seconds=None if seconds is None else round(seconds, 1),
+        first_to_be_lost=kept.file,
+        cleaner_ttl_seconds=kept.ttl_seconds,
+        cleaner_ttl_assumed=kept.ttl_assumed,
+        late=kept.is_late(now),
+        text=kept.describe(now),
+    )
 
 
 def _not_followed(ledger: RunLedger) -> str:
@@ -124,17 +122,17 @@ def _not_followed(ledger: RunLedger) -> str:
     return f"open logs are not followed until the next round: {ahead.fault}"
 
 
-def status_line(facts: dict[str, Any]) -> str:
+def status_line(now: Status) -> str:
     """One line, in gh-ost's format."""
-    lag = f"N/A ({facts['lag_unknown']})" if facts["lag_seconds"] is None else f"{facts['lag_seconds']:.1f}s"
-    logs = {0: "", 1: " and 1 open log"}.get(facts["open_logs"], f" and {facts['open_logs']} open logs")
-    eta = "N/A" if facts["eta_seconds"] is None else f"{facts['eta_seconds']}s"
+    lag = f"N/A ({now.lag_unknown})" if now.lag_seconds is None else f"{now.lag_seconds:.1f}s"
+    logs = {0: "", 1: " and 1 open log"}.get(now.open_logs, f" and {now.open_logs} open logs")
+    eta = "N/A" if now.eta_seconds is None else f"{now.eta_seconds}s"
     pieces = ""
-    if (batch := facts["batch"]) is not None:
-        again = f", {len(batch['repeated'])} again" if batch["repeated"] else ""
-        pieces = f"Pieces: {batch['done']} of {batch['pieces']}{again}; "
+    if (batch := now.batch) is not None:
+        again = f", {len(batch.repeated)} again" if batch.repeated else ""
+        pieces = f"Pieces: {batch.done} of {batch.pieces}{again}; "
     return (
-        f"{facts['phase']}: {facts['percent']:.1f}%; {pieces}Applied: {facts['edits_applied']}; "
-        f"Backlog: {facts['backlog_bytes'] / 1e6:.1f}MB{logs}; Time: {facts['elapsed_seconds']:.0f}s; "
-        f"Lag: {lag}; State: {facts['state']}; ETA: {eta}"
+        f"{now.phase}: {now.percent:.1f}%; {pieces}Applied: {now.edits_applied}; "
+        f"Backlog: {now.backlog_bytes / 1e6:.1f}MB{logs}; Time: {now.elapsed_seconds:.0f}s; "
+        f"Lag: {lag}; State: {now.state}; ETA: {eta}"
     )

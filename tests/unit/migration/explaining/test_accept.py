@@ -81,7 +81,7 @@ def test_rows_that_a_look_found_are_accepted_like_those_of_a_comparison_until_th
     ]
     run.comparisons.record_look(TABLE, since)
     assert [item.row for item in waiting(run, TABLE)] == [b"8"]
-    assert [row["row"] for row in compared_tables(run)[TABLE]["rows_since"]] == ["8", "9"]
+    assert [row.row for row in compared_tables(run)[TABLE].rows_since] == ["8", "9"]
     assert accept_named(run, TABLE, "7", "a row that does not differ", "airflow") == []
     assert [item.row for item in accept_named(run, TABLE, "9", "known", "airflow")] == [b"9"]
     assert accept_named(run, TABLE, "9", "known", "airflow") == [], "asked again"
@@ -113,7 +113,7 @@ def test_the_row_that_names_how_many_more_differ_is_accepted_by_its_own_cells(ru
     ]
     run.comparisons.record(replace(made, differing_rows=30_000), [side], found)
     assert [item.fingerprint for item in accept_named(run, TABLE, "1", "known", "airflow")] == ["f"]
-    assert compared_tables(run)[TABLE]["unexplained"] == 29_999
+    assert compared_tables(run)[TABLE].unexplained == 29_999
 
 
 def test_a_table_that_is_not_part_of_the_run_is_no_typing_error_that_passes(run: RunLedger) -> None:

@@ -358,27 +358,28 @@ def test_a_log_that_is_still_being_closed_is_not_lost_soon(run: Run) -> None:
 def test_a_status_warns_when_nobody_ever_begins_to_copy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     began = now_ms()
     monkeypatch.setattr(clock, "now_ms", lambda: began + 301_000)
-    facts = status(run.ledger)["log"]
-    assert facts["late"]
-    assert facts["time_to_loss_seconds"] == pytest.approx(299, abs=5)
+    facts = status(run.ledger).log
+    assert facts is not None
+    assert facts.late
+    assert facts.time_to_loss_seconds == pytest.approx(299, abs=5)
 
 
 def test_a_standstill_of_the_copying_is_told_for_good(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     by_copies.tend(run)
     looked = now_ms()
-    assert status(run.ledger)["standstills"] == []
+    assert status(run.ledger).standstills == ()
     monkeypatch.setattr(by_copies, "now_ms", lambda: looked + 700_000)
     by_copies.tend(run)
     monkeypatch.setattr(by_copies, "now_ms", lambda: looked + 730_000)
     by_copies.tend(run)
     run.ledger.end("aborted", "me")
     facts = status(run.ledger)
-    assert facts["log"] is None
-    (standstill,) = facts["standstills"]
-    assert standstill["until_ms"] - standstill["from_ms"] == pytest.approx(700_000, abs=5_000)
-    assert standstill["text"].startswith("nobody looked at the source's log from ")
+    assert facts.log is None
+    (standstill,) = facts.standstills
+    assert standstill.until_ms - standstill.from_ms == pytest.approx(700_000, abs=5_000)
+    assert standstill.text.startswith("nobody looked at the source's log from ")
     assert [line.action for line in run.ledger.audit_trail()].count("log not looked at") == 1
-    assert f"WARNING: {standstill['text']}" in report.render(report.summary(run.ledger))
+    assert f"WARNING: {standstill.text}" in report.render(report.summary(run.ledger))
 
 
 def test_before_the_start_fence_nothing_can_be_lost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,7 +391,7 @@ def test_before_the_start_fence_nothing_can_be_lost(run: Run, monkeypatch: pytes
     monkeypatch.setattr(run.ledger.log, "fence", fence)
     monkeypatch.setattr(by_copies, "now_ms", lambda: looked + 1_200_000)
     by_copies.tend(run)
-    assert status(run.ledger)["standstills"] == []
+    assert status(run.ledger).standstills == ()
 
 
 def test_only_a_migration_may_stage(run: Run) -> None:

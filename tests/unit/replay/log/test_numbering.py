@@ -147,7 +147,7 @@ def test_a_decision_stands_for_the_run_and_later_gaps_of_that_table_are_only_cou
     (row,) = run.ledger.numbers.counted()
     assert (row.table, row.places, row.numbers, row.accepted_by, row.reason) == (TABLE, 3, 6, "me", "skips the log")
     (told,) = counted(run.ledger)
-    assert told["text"].endswith("accepted for this run by me: skips the log; counted: 6 numbers at 3 places")
+    assert told.text.endswith("accepted for this run by me: skips the log; counted: 6 numbers at 3 places")
     (line,) = [line for line in run.ledger.audit_trail() if line.action == "missing numbers accepted"]
     assert (line.actor, line.outcome) == ("me", "skips the log")
 
@@ -177,12 +177,12 @@ def test_numbers_that_1_x_skips_are_a_hint_and_shut_no_gate(run: Run) -> None:
     assert run.ledger.numbers.gaps() == []
     assert faults(run.ledger) == []
     (told,) = counted(run.ledger)
-    assert (told["table"], told["places"], told["numbers"], told["accepted_by"]) == (TABLE, 2, 4, None)
+    assert (told.table, told.places, told.numbers, told.accepted_by) == (TABLE, 2, 4, None)
     assert (
         f"the log of {TABLE} lacks 4 numbers at 2 places: numbers that no entry has, as increments, appends and "
-        in (told["text"])
+        in told.text
     )
-    assert "abort" not in told["text"]
+    assert "abort" not in told.text
 
 
 def test_of_many_places_the_oldest_is_told(run: Run) -> None:

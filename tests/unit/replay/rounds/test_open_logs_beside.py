@@ -166,10 +166,10 @@ def test_an_error_of_any_kind_leaves_the_rounds_going_and_is_told(
     assert open_logs.go_on()
     assert open_logs.go_on()
     told = "open logs are not followed until the next round: index 7 is out of bounds"
-    assert status(run.ledger)["not_followed"] == told
+    assert status(run.ledger).not_followed == told
     monkeypatch.undo()
     follow()
-    assert status(run.ledger)["not_followed"] == ""
+    assert status(run.ledger).not_followed == ""
 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["it may have arrived", "it was not sent"])
@@ -189,7 +189,7 @@ def test_a_request_that_may_still_be_carried_out_ends_the_leases(
             open_logs.go_on()
     else:
         assert open_logs.go_on()
-        assert "does not answer" in status(run.ledger)["not_followed"]
+        assert "does not answer" in status(run.ledger).not_followed
 
 
 def test_rows_that_could_not_be_marked_end_the_replay(

@@ -60,12 +60,13 @@ def test_the_status_of_a_run_has_it_until_nothing_is_read_any_more(
     ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "now_ms", lambda: AT + 400_000)
-    assert status(ledger)["log"] is None
+    assert status(ledger).log is None
     note_exposure(ledger, COPIES)
     assert exposure_of(ledger) == COPIES
-    facts = status(ledger)["log"]
-    assert (facts["kept_bytes"], facts["time_to_loss_seconds"], facts["late"]) == (3_400_000, 200.0, True)
-    assert facts["first_to_be_lost"] is None
+    facts = status(ledger).log
+    assert facts is not None
+    assert (facts.kept_bytes, facts.time_to_loss_seconds, facts.late) == (3_400_000, 200.0, True)
+    assert facts.first_to_be_lost is None
     ledger.phases.start("check_drain")
     ledger.phases.finish("check_drain", {})
-    assert status(ledger)["log"] is None
+    assert status(ledger).log is None

@@ -54,9 +54,7 @@ def test_how_far_open_logs_are_followed_is_kept_for_the_next_process(ledger: Run
 
 def test_the_parts_of_a_lag_add_up_to_it_and_the_slowest_server_is_named(ledger: RunLedger) -> None:
     ledger.rounds.record(Round(1, 60_000, 70_000, 1, 1, 1, 1, lag_ms=20_000, backlog_bytes=0))
-    assert (lag_by_group(ledger, lag_of(ledger)), status(ledger)["lag_split"]) == ([], None), (
-        "rounds alone tell nothing"
-    )
+    assert (lag_by_group(ledger, lag_of(ledger)), status(ledger).lag_split) == ([], None), "rounds alone tell nothing"
     groups = {
         "g1": TailProgress(server="rs1", covered_ms=99_000, read_ms=100, apply_ms=300, shown_after_ms=250),
         "g2": TailProgress(server="rs2", covered_ms=96_000, read_ms=50, apply_ms=100, sending_since_ms=97_000),
@@ -73,17 +71,18 @@ def test_the_parts_of_a_lag_add_up_to_it_and_the_slowest_server_is_named(ledger:
     assert split.seconds == 5.0
     assert split.discovery + split.read + split.apply == pytest.approx(5.0)
     facts = status(ledger)
-    assert facts["lag_split"]["text"] == (
+    assert facts.lag_split is not None
+    assert facts.lag_split.text == (
         "lag: 1.9 s until it is looked at, 0.1 s reading, 3.1 s applying; the slowest log is that of rs2"
     )
-    assert [one["server"] for one in facts["lag_by_server"]] == ["rs2", "rs1"]
+    assert [one.server for one in facts.lag_by_server] == ["rs2", "rs1"]
     ledger.end("aborted", "test", "enough")
-    assert (status(ledger)["lag_split"], status(ledger)["lag_by_server"]) == (None, [])
+    assert (status(ledger).lag_split, status(ledger).lag_by_server) == (None, ())
 
 
 def test_of_many_servers_the_slowest_are_told(ledger: RunLedger) -> None:
     ledger.rounds.record(Round(1, 60_000, 70_000, 1, 1, 1, 1, lag_ms=20_000, backlog_bytes=0))
     groups = {f"g{number}": TailProgress(server=f"rs{number}", covered_ms=99_000 - number) for number in range(50)}
     keep_ahead(ledger, Ahead().covering(95_000, 95_500).having(groups))
-    told = status(ledger)["lag_by_server"]
-    assert (len(told), told[0]["server"]) == (SLOWEST, "rs49")
+    told = status(ledger).lag_by_server
+    assert (len(told), told[0].server) == (SLOWEST, "rs49")

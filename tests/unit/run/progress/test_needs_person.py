@@ -63,16 +63,16 @@ def test_while_a_question_waits_lag_and_backlog_are_those_of_the_replay(run: Run
     run.log.set_fence("start", [LogPosition(GROUP, FILE, 10, 0)])
     run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 5_000, sealed=True)])
     facts = status(run)
-    assert facts["backlog_bytes"] == 5_000
-    assert facts["lag_seconds"] == pytest.approx(7, abs=2)
-    assert "replay goes on: lag 7 s" in facts["cause"]
+    assert facts.backlog_bytes == 5_000
+    assert facts.lag_seconds == pytest.approx(7, abs=2)
+    assert "replay goes on: lag 7 s" in facts.cause
 
 
 def test_a_backlog_names_the_logs_whose_length_nobody_knows_yet(run: RunLedger) -> None:
     run.log.set_fence("start", [LogPosition(GROUP, FILE, 10, 0)])
     run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 0, sealed=False)])
     facts = status(run)
-    assert (facts["backlog_bytes"], facts["open_logs"]) == (0, 1)
+    assert (facts.backlog_bytes, facts.open_logs) == (0, 1)
     assert "Backlog: 0.0MB and 1 open log; " in status_line(facts)
 
 
@@ -119,7 +119,7 @@ def test_while_numbers_are_missing_the_gate_is_shut_and_nobody_is_asked(run: Run
         in (shut.next_step)
     )
     facts = status(run)
-    assert (facts["state"], facts["cause"], facts["next_step"]) == (shut.name, shut.cause, shut.next_step)
+    assert (facts.state, facts.cause, facts.next_step) == (shut.name, shut.cause, shut.next_step)
     assert "State: gate shut; " in status_line(facts)
     run.numbers.accept(TABLE, "skips the log", "kim")
     assert state_of(run).name == asked
@@ -127,11 +127,11 @@ def test_while_numbers_are_missing_the_gate_is_shut_and_nobody_is_asked(run: Run
 
 def test_numbers_that_are_only_counted_shut_nothing_and_are_shown(run: RunLedger) -> None:
     follow(run, 1)
-    assert status(run)["counted_numbers"] == []
+    assert status(run).counted_numbers == ()
     lose_numbers(run, only_count=True)
     assert state_of(run).name == "waiting for approval"
-    (row,) = status(run)["counted_numbers"]
-    assert (row["table"], row["places"], row["numbers"], row["accepted_by"]) == (TABLE, 1, 4, None)
+    (row,) = status(run).counted_numbers
+    assert (row.table, row.places, row.numbers, row.accepted_by) == (TABLE, 1, 4, None)
 
 
 def test_a_last_check_that_failed_for_missing_numbers_says_how_to_go_on(run: RunLedger) -> None:

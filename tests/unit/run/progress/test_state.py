@@ -41,7 +41,7 @@ def test_rows_that_wait_for_accept_wait_for_a_person_by_the_command_that_decides
     assert "`walferry accept move --table shop:orders --all --reason …`" in state.next_step
     assert "1 row of shop:orders differs and waits for a decision" in state.cause
     facts = status(run)
-    assert (facts["waits_for"], facts["whom"]) == ("decision", "an operator, in the shell")
+    assert (facts.waits_for, facts.whom) == ("decision", "an operator, in the shell")
     run.comparisons.record(compared(TABLE), [RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "aa", {})], [])
     assert "1 row of shop:orders differs and waits for a decision" in state_of(run).cause, (
         "a verify by hand changes nothing for the gate"
@@ -79,7 +79,7 @@ def test_each_state_is_told_with_its_colour_cause_and_next_step(book: Ledger, na
     assert state.next_step
     assert "NAME" not in state.next_step  # the run's own
     facts = status(run)
-    assert (facts["state"], facts["colour"], facts["cause"], facts["next_step"]) == (
+    assert (facts.state, facts.colour, facts.cause, facts.next_step) == (
         name, state.colour, state.cause, state.next_step,
     )  # fmt: skip
     assert f"State: {name}; " in status_line(facts)
@@ -116,32 +116,32 @@ def test_the_docs_table_of_states_is_the_codes() -> None:
 def test_a_lag_that_nothing_measures_is_none_and_says_why(book: Ledger, run: RunLedger) -> None:
     finish(run, *UP_TO_COPY)
     work_on(run, "replay")
-    assert (status(run)["lag_seconds"], status(run)["lag_unknown"]) == (
+    assert (status(run).lag_seconds, status(run).lag_unknown) == (
         None,
         "the first replay round has not ended yet",
     )
     end_round(run, 4)
-    assert status(run)["lag_unknown"] == ""
+    assert status(run).lag_unknown == ""
     finish(run, "replay", "approve", "write_stop", "end_fence", "drain")
     facts = status(run)
-    assert (facts["lag_seconds"], facts["lag_unknown"]) == (None, "all is applied up to the end fence")  # not 0.0
+    assert (facts.lag_seconds, facts.lag_unknown) == (None, "all is applied up to the end fence")  # not 0.0
     assert "Lag: N/A (all is applied up to the end fence)" in status_line(facts)
     window = book.of(book.open_run("hour", "cli kim", SPEC, "kim", "window").run_id)
-    assert status(window)["lag_unknown"] == "a run of kind window follows no log"
+    assert status(window).lag_unknown == "a run of kind window follows no log"
 
 
 def test_an_end_is_told_by_the_backlog_and_the_rate_only(run: RunLedger) -> None:
     follow(run, 300)
-    assert status(run)["eta_seconds"] is None  # nothing is known to wait
+    assert status(run).eta_seconds is None  # nothing is known to wait
     run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 60_000, sealed=True)])
-    assert status(run)["eta_seconds"] == 60  # 1,000 bytes took a second
+    assert status(run).eta_seconds == 60  # 1,000 bytes took a second
 
 
 def test_no_end_is_promised_while_a_person_decides(run: RunLedger) -> None:
     follow(run, 1)
     run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 60_000, sealed=True)])
-    assert status(run)["waits_for"] == "approval"
-    assert status(run)["eta_seconds"] is None
+    assert status(run).waits_for == "approval"
+    assert status(run).eta_seconds is None
 
 
 @pytest.mark.usefixtures("still")
