@@ -66,7 +66,7 @@ class Plan:
 
 
 def require(plan: Plan) -> None:
-    """Raise UsageError with every refusal of the plan."""
+    """Raise UsageError that lists every refusal of the plan, if there are any."""
     _refuse(plan.findings)
 
 
@@ -148,8 +148,8 @@ def _require_roots(spec: ResolvedSpec, source_files: FileSystem, target_files: F
 def _first_findings(
     spec: ResolvedSpec, source: HBaseClient, target: HBaseClient, source_files: FileSystem
 ) -> list[Finding]:
-    """Findings of permissions and of the log's folder. Raises UsageError if one of them is a refusal: without
-    permissions, and without the log, hardly anything else can be examined."""
+    """Findings about permissions and the log's folder. Raises UsageError if one of them is a refusal: hardly anything
+    else can be examined without permissions or the log."""
     findings = [
         *_rights(source, "source", ("ADMIN",), [pair.source for pair in spec.tables]),
         *_rights(target, "target", ("READ", "WRITE", "ADMIN"), []),
@@ -164,7 +164,7 @@ def _first_findings(
 def _pair_findings(
     spec: ResolvedSpec, source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor: TableDescriptor
 ) -> tuple[list[Finding], Fit]:
-    """Findings of one table on both sides, and what the target makes of its schema."""
+    """Findings about one table on both sides, and how its schema fits the target."""
     findings = list(source_findings(source, pair, descriptor))
     there = target.table_exists(pair.target)
     if there and spec.history == "bulk":
@@ -219,8 +219,8 @@ def _thrift(target: HBaseClient) -> Iterator[Finding]:
 def plan_run(run: Run) -> dict[str, object]:
     """The run's first phase: make the plan and require it. Facts: the plan as a mapping.
 
-    Raises FollowedTwiceError, too, for a target table into which another run follows a log. A plan that refuses ends
-    the run as failed, so that a corrected spec may take the name.
+    Also raises FollowedTwiceError if another run follows a log into one of the target tables. A refusal ends the run as
+    failed, so that a corrected spec can take the run's name.
     """
 
     def work() -> dict[str, object]:
@@ -235,7 +235,7 @@ def plan_run(run: Run) -> dict[str, object]:
     try:
         return run.once("plan", work)
     except TransientError:
-        raise  # retryable; a run that got no further gives way to another of its name
+        raise  # retryable; a run that got no further gives its name up to another
     except WalferryError as error:
         run.ledger.end("failed", run.actor, str(error))
         raise

@@ -1,7 +1,7 @@
 """The shape of a run's report, which `walferry report --json` prints and docs/json/report.schema.json describes.
 
-What a large run has many of (phases, coverage, missing numbers, rows) are dataclasses: pydantic takes them as they are,
-and validates only the few models around them.
+Parts that a large run has many of (phases, coverage, missing numbers, rows) are dataclasses: pydantic takes them as
+they are and validates only the few models around them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PhaseReport:
 
 @dataclass(frozen=True)
 class CoverageReport:
-    """Bytes of a WAL group by their state, for one table; the four add up to all that was read."""
+    """Bytes of a WAL group by state, for one table; the four add up to all bytes that were read."""
 
     group: Annotated[str, Field(description="the WAL group")]
     table: Annotated[str, Field(description="the source table")]
@@ -90,7 +90,7 @@ class MissingNumbers:
 
 
 class CopiedAgain(BaseModel):
-    """That a table of the target was emptied and copied again, the last time."""
+    """The last time that a target table was emptied and copied again."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,4 +1,4 @@
-"""What a target makes of a source table's schema: it takes it over, or without what only tunes, or refuses it."""
+"""Whether the target accepts a source table's schema: as it is, without attributes that only tune it, or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def family_differences(source: TableDescriptor, target: TableDescriptor) -> list
 
 
 TUNING = ("SPLIT_POLICY", "FLUSH_POLICY", "MAX_FILESIZE", "MEMSTORE_FLUSHSIZE")
-"""attributes of a table that decide when its regions split and flush: no reader sees whether the target has them"""
+"""attributes of a table that decide when its regions split and flush; they make no difference to readers"""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,13 @@ class Fit:
     left_out: tuple[str, ...]
     """names of attributes that the target table will not have"""
     reason: str
-    """why the target refuses them, or the whole schema; empty if it takes all of it over"""
+    """why the target refuses these attributes or the whole schema; empty if it accepts the whole schema"""
     refused: bool
 
 
 def fit(target: HBaseClient, descriptor: TableDescriptor) -> Fit:
-    """Ask the target whether it would create a table of this schema, and without which tuning if not."""
+    """Ask the target whether it would create a table with this schema and, if not, which tuning attributes to leave
+    out."""
     unknown = [
         f"family {family.name} has {name} {value}, which HBase {target.release.name} cannot read"
         for family in descriptor.families.values()
@@ -60,7 +61,7 @@ def fit(target: HBaseClient, descriptor: TableDescriptor) -> Fit:
     if reason is None:
         return Fit((), "", refused=False)
     stated = tuple(name for name in TUNING if name in descriptor.attributes)
-    # Only one of them, if that is enough.
+    # Leave out one attribute if that is enough, otherwise all.
     for names in (*((name,) for name in stated), stated):
         if names and target.schema_fault(TableDescriptor(as_cloned(descriptor.schema, names))) is None:
             return Fit(names, reason, refused=False)
@@ -68,9 +69,10 @@ def fit(target: HBaseClient, descriptor: TableDescriptor) -> Fit:
 
 
 def as_cloned(schema: pb.TableSchema, left_out: Collection[str] = ()) -> pb.TableSchema:
-    """The schema that the target gets: without some attributes of the table, and with VERSIONS of each family.
+    """The schema for the target: without some attributes of the table, and with VERSIONS stated for each family.
 
-    Without VERSIONS it is 1, but HBase 1.x then fails to read the schema (seen on 1.7.2: "Cannot parse null string").
+    VERSIONS defaults to 1, but HBase 1.x fails to read a schema that does not state it (seen on 1.7.2: "Cannot parse
+    null string").
     """
     cloned = without_attributes(schema, left_out)
     for family in cloned.column_families:
@@ -88,13 +90,13 @@ def left_out(run: Run, table: str) -> Collection[str]:
 
 
 def make_namespace(run: Run, table: str) -> None:
-    """Create the namespace of a target table, if there is none."""
+    """Create the namespace of a target table unless it exists."""
     namespace, _, _ = table.rpartition(":")
     if namespace and not run.target.namespace_exists(namespace):
         run.target.create_namespace(namespace)
 
 
 def schema_text(descriptor: TableDescriptor) -> str:
-    """A table's families, for comparing."""
+    """A table's families as text, to compare both sides."""
     families = {name: family.effective for name, family in descriptor.families.items()}
     return json.dumps(families, sort_keys=True)

@@ -1,4 +1,4 @@
-"""What a plan looks at: the source's log (`log_findings`), the tables (`tables`), and file systems (`space`).
+"""What a plan examines: the source's log (`log_findings`), the tables (`tables`), and file systems (`space`).
 
-Each function yields findings (`finding`) and changes nothing; `migration.plan` asks them.
+Each function yields findings (`finding`) and changes nothing; `migration.plan` calls them.
 """

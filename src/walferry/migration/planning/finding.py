@@ -1,4 +1,4 @@
-"""What a plan has found."""
+"""A finding of a plan."""
 
 from __future__ import annotations
 

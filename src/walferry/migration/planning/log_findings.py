@@ -1,4 +1,4 @@
-"""Findings of the source's log: whether it is kept, whether it is there, and whether it can be read."""
+"""Findings about the source's log: whether it is kept, whether it exists, and whether it can be read."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from walferry.wal.open import open_wal
 REPLICATION = "hbase.replication"
 WAL_DIR = "hbase.wal.dir"
 LEAST_TTL_SECONDS = 120.0
-"""a shorter time to live of the source's WALs is risky when they are copied"""
+"""copying the source's WALs is risky if their time to live is shorter"""
 
 
 def peer_findings(source: HBaseClient) -> Iterator[Finding]:
-    """What stands in the way of a replication peer."""
+    """What prevents the run from using a replication peer."""
     instead = "`protect: stage` needs no peer"
     if not source.release.has_endpoint:
         yield Finding(
@@ -91,7 +91,7 @@ def stage_findings(url: str, source: HBaseClient, wals: Sequence[WalFile], keep_
 
 
 def _growth(wals: Sequence[WalFile], keep_hours: float) -> str:
-    """How much space copies of the log take, going by the files that there are now."""
+    """How much space copies of the log take, estimated from the files that exist now."""
     kept = f"each is kept until it is applied, and for {keep_hours:g} h after it was copied"
     closed = [file for file in wals if file.length]
     hours = (time.time() * 1000 - min((file.number for file in closed), default=0)) / 3_600_000
@@ -106,7 +106,8 @@ def _growth(wals: Sequence[WalFile], keep_hours: float) -> str:
 
 
 def wal_folder_findings(source: HBaseClient, files: FileSystem, root: str) -> Iterator[Finding]:
-    """Whether the live servers' logs are below the folder given: another may be left from before hbase.wal.dir was set.
+    """Whether the live servers' logs are below the given folder, which may be left over from before hbase.wal.dir was
+    set.
 
     HBase writes recovered.edits, WALs/, oldWALs/ and corrupt/ below hbase.wal.dir since 1.4 (HBASE-17437).
     """
@@ -119,15 +120,15 @@ def wal_folder_findings(source: HBaseClient, files: FileSystem, root: str) -> It
 
 
 def codec_findings(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Finding]:
-    """The codec is a setting of the whole cluster: the newest readable header shows it."""
+    """Check the WAL codec in the newest readable header: it is a setting of the whole cluster."""
     for file in sorted(wals, key=lambda file: file.number, reverse=True):
         try:
             if open_wal(files, root, file).header() is not None:
                 return
         except GapError:
-            continue  # an empty one, deleted when its server died
+            continue  # an empty file, which HBase deleted when its server died
         except (UnreadableInputError, WalKeyError) as error:
             yield Finding("refuse", "WAL codec", str(error))
             return
         except DamagedInputError:
-            continue  # that log's damage is found by a replay, if it is read
+            continue  # a replay finds this log's damage if it reads the log

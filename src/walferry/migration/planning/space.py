@@ -1,4 +1,4 @@
-"""Findings of the target's file system: may the user write there, and is there space; and the size of tables."""
+"""Findings about the target's file system (may the user write, is there space), and the size of tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def root_findings(target: Cluster) -> Iterator[Finding]:
 
 
 def staging_findings(spec: ResolvedSpec) -> Iterator[Finding]:
-    """Whether the user may write where files wait to be loaded, or make that folder."""
+    """Whether the user may write to the staging folder, where files wait to be loaded, or create it."""
     target, files = spec.target, file_system(spec.target)
     for pair in spec.tables:
         wanted = folder = staging_folder(target.address().root_path, pair.target)
@@ -49,7 +49,7 @@ def staging_findings(spec: ResolvedSpec) -> Iterator[Finding]:
 
 
 def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
-    """Whether the target's file system has space for so many bytes, according to its NameNode."""
+    """Whether the target's file system has space for `needed` bytes, according to its NameNode."""
     root, user = spec.target.address().root_path, spec.target.address().user
     state = ask(spec.target, "/jmx", {"qry": "Hadoop:service=NameNode,name=FSNamesystemState"})
     try:
@@ -64,7 +64,7 @@ def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
             f"{needed * _REPLICATION / 1e9:.1f} GB with {_REPLICATION} copies of each block",
         )  # fmt: skip
 
-    # Where the clone looks for files; where they wait to be loaded, and where a region then has them.
+    # The clone looks for files in "archive". Bulk loading writes to "staging", and regions move the files to "data".
     folders = ("archive",) if spec.history == "clone" else ("staging", "staging/walferry", "data")
     for path in (root, *(f"{root}/{folder}" for folder in folders)):
         left = _quota_left(spec.target, path, user)
@@ -79,7 +79,7 @@ def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
 
 
 def _quota_left(cluster: Cluster, path: str, user: str) -> int | None:
-    """Bytes that a folder's space quota leaves; None without one, or if the NameNode does not say (Hadoop 2)."""
+    """Bytes left in a folder's space quota; None if it has no quota or the NameNode does not report it (Hadoop 2)."""
     answer = ask(cluster, f"/webhdfs/v1{path}", {"op": "GETQUOTAUSAGE", "user.name": user})
     if answer is None or answer.status_code != 200:
         return None
@@ -88,7 +88,7 @@ def _quota_left(cluster: Cluster, path: str, user: str) -> int | None:
 
 
 def ask(cluster: Cluster, path: str, query: dict[str, str]) -> requests.Response | None:
-    """One GET to the first NameNode that answers; None when none does."""
+    """Send one GET to the first NameNode that answers; None if none does."""
     for url in cluster.webhdfs.split(";"):
         try:
             return requests.get(url.rstrip("/") + path, params=query, timeout=10)
@@ -98,7 +98,7 @@ def ask(cluster: Cluster, path: str, query: dict[str, str]) -> requests.Response
 
 
 def size_of(files: FileSystem, folder: str) -> int:
-    """Bytes below a table's folder; a region that disappears meanwhile by a split or merge counts as 0."""
+    """Bytes below a table's folder; a region that a split or merge removes meanwhile counts as 0."""
     try:
         entries = files.list(folder)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Findings of one table: at the source, at the target, and what the target makes of its schema."""
+"""Findings about one table: at the source, at the target, and how its schema fits the target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from walferry.run.spec import TablePair
 
 
 def source_findings(source: HBaseClient, pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:
-    """What a run cannot move of the table, and what it moves otherwise than people may expect."""
+    """Refusals for what a run cannot move, and warnings for what it moves differently than people may expect."""
     refuse: Callable[[str], Finding] = lambda message: Finding("refuse", pair.source, message)  # noqa: E731
     if not source.table_enabled(pair.source):
         yield refuse("the table is disabled; enable it, so that its snapshot includes what is in memory")
@@ -47,7 +47,7 @@ def source_findings(source: HBaseClient, pair: TablePair, descriptor: TableDescr
 
 
 def existing_findings(target: HBaseClient, pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:
-    """Whether the snapshot can be loaded into a table that exists."""
+    """Whether the snapshot can be loaded into the existing target table."""
     refuse: Callable[[str], Finding] = lambda message: Finding("refuse", pair.source, message)  # noqa: E731
     if not target.table_enabled(pair.target):
         yield refuse(f"target table {pair.target} is disabled; enable it, or drop it")
@@ -61,7 +61,7 @@ def existing_findings(target: HBaseClient, pair: TablePair, descriptor: TableDes
 
 
 def unreadable_findings(pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:
-    """Whether there are store files that only HBase can read."""
+    """Whether the table has store files that only HBase can read."""
     for family in descriptor.families.values():
         stated = family.attributes.items()
         codecs = sorted({value.upper() for name, value in stated if name.startswith("COMPRESSION")} - CODECS.keys())
@@ -74,7 +74,7 @@ def unreadable_findings(pair: TablePair, descriptor: TableDescriptor) -> Iterato
 
 
 def fit_findings(pair: TablePair, fits: Fit) -> Iterator[Finding]:
-    """What the target refuses of the table's schema."""
+    """What the target refuses in the table's schema."""
     if fits.refused:
         yield Finding(
             "refuse", pair.source, f"the target would not create such a table: {fits.reason}. Make the target able to "

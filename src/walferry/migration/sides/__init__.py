@@ -1,6 +1,6 @@
-"""Both sides of rows, as they are read.
+"""Read rows on both sides.
 
-`digest` compares row ranges by digests and is where to start; `stored_sides` reads them from store files of snapshots,
-`row_sides` the cells of single rows. `fragile_rows` are those whose reading does not last, `store_files` tell whether
-it still holds.
+Start with `digest`, which compares row ranges by digests. `stored_sides` reads the ranges from the store files of
+snapshots, and `row_sides` reads the cells of single rows. `fragile_rows` names the rows that may change without an
+edit, and `store_files` shows whether they may have changed.
 """

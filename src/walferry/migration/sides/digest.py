@@ -1,16 +1,16 @@
-"""Both sides of row ranges, read in parallel in the executors and compared piece by piece.
+"""Compare row ranges: executors read both sides in parallel and compare them piece by piece.
 
 A task reads one row range on both sides at once and compares it in pieces of whole rows, about a block at a time. Each
-piece has its own moments: `first_ms`, before the earlier of its two blocks was requested, and `last_ms`, after the
-later one had arrived, plus the allowed clock skew. So a cell is either
+piece has two moments: `first_ms`, before the earlier of its two blocks was requested, and `last_ms`, after the later
+one arrived, plus the allowed clock skew. So a cell is either
 
-- beyond its TTL at `first_ms`: no reader sees it, and it is left out on both sides;
+- beyond its TTL at `first_ms`: no reader sees it, so it is left out on both sides;
 - within its TTL until `last_ms`: every correct copy holds it, and it is compared;
-- expiring in between: a server may have dropped it before it was read. It is compared too if both sides hold it. If one
-  does not, the piece is read again, and what is still held by only one side counts as *uncompared*.
+- expiring in between: a server may have dropped it before it was read. If both sides hold it, it is compared as well.
+  If only one does, the piece is read again, and a cell that still only one side holds counts as *uncompared*.
 
-Read from snapshots (`stored_sides`), all pieces have the same two moments: before the first snapshot was begun, and
-after the last was done. A piece that must be read again is read from the region servers.
+When both sides are read from snapshots (`stored_sides`), all pieces share two moments: before the first snapshot
+started, and after the last one was complete. A piece that must be read again is read from the region servers.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from walferry.spark.clients import shared_client
 from walferry.spark.fan_out import fan_out
 
 READS = 3
-"""of a piece in which cells expire that one side does not hold"""
+"""the most times to read a piece in which only one side holds expiring cells"""
 SHOWN_ROWS = 200
-"""how many of a range's differing rows are named by default, the first ones"""
+"""how many of a range's differing rows are named by default, from the first on"""
 
 Scan = Callable[[bytes, bytes], Iterator[bytes | CellIndex]]
 """Raw cells of whole rows, as blocks or indexed, from a start row to before a stop row."""
 AHEAD_BYTES = 8 << 20
-"""how large a block may be for the next one to be read while it is compared"""
+"""the next block is read while a block of at most this size is compared"""
 Clock = Callable[[], int]
 """Milliseconds since the epoch."""
 
@@ -57,34 +57,34 @@ class RangePair:
     source_table: str
     target_table: str
     region: str
-    """the source region that the range is named after"""
+    """the source region that gives the range its name"""
     start: bytes
     stop: bytes
     rules: Mapping[bytes, FamilyRules]
     named: int = SHOWN_ROWS
-    """how many of the rows that differ are named, at most"""
+    """the most differing rows that are named"""
     rows: tuple[bytes, ...] = ()
-    """only these, in order; (): all"""
+    """only these rows, in order; (): all"""
     sampled: int = 0
-    """cells whose rows are sampled"""
+    """how many cells to sample; the outcome has their rows"""
     clients_from: int | None = None
-    """of the target, cells and markers of this timestamp or a later one that the source does not hold are left out:
-    only clients can have written them (`run.notes.newest`); None: nothing is"""
+    """cells and markers at the target with this timestamp or a later one are left out if the source does not hold them:
+    only clients can have written them (`run.notes.newest`); None: nothing is left out"""
     names_expiring: bool = False
-    """rows in which cells expire now that only one side holds count as differing, to be read again: they may be under
-    way; otherwise such cells are not compared"""
+    """whether a row counts as differing, to be read again, if only one side holds a cell that expires now: the cell may
+    be under way to the other side; if False, such cells are not compared"""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """When snapshots of both sides were taken, and how to read rows live after all."""
+    """When the snapshots of both sides were taken, and how to read rows live if that is needed."""
 
     first_ms: int
-    """before the first of them was begun"""
+    """before the first snapshot started"""
     last_ms: int
-    """after the last of them was done: what expires later is in its files"""
+    """after the last snapshot was complete: a cell that expires later is in the files"""
     live: tuple[Scan, Scan]
-    """source and target"""
+    """scans of source and target"""
 
 
 @dataclass(frozen=True)
@@ -94,22 +94,22 @@ class Outcome:
     source: Digest
     target: Digest
     dropped: npt.NDArray[np.int64]
-    """cells by side (source, target) and Fate"""
+    """number of cells by side (source, target) and Fate"""
     expiring: int
     """cells whose TTL ended during the read, compared because both sides held them"""
     uncompared: int
-    """and those that only one side held"""
+    """cells whose TTL ended during the read, not compared because only one side held them"""
     first_ms: int | None
     last_ms: int | None
     differing: int
     rows: tuple[bytes, ...]
-    """the first of those that differ"""
+    """the first rows that differ"""
     fragile: RowSpans = NONE
-    """rows, of either side, whose reading does not last although nobody writes to them"""
+    """rows of either side that may change without an edit"""
     newest: int = -1
     """the newest timestamp of any cell or marker that either side holds; -1: they hold none"""
     sample: tuple[tuple[float, bytes], ...] = ()
-    """rows of cells drawn by chance, with the numbers that they drew: the lowest ones"""
+    """rows of randomly drawn cells: those that drew the lowest numbers, with these numbers"""
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(
@@ -134,12 +134,12 @@ NOTHING = Outcome(
 
 
 def compare_pairs(spark: SparkSession | None, pairs: Sequence[RangePair]) -> list[Outcome]:
-    """Compare every range in a task of its own. `spark`: as `fan_out`'s."""
+    """Compare each range in its own task. `spark`: as in `fan_out`."""
     return fan_out(spark, lambda pair: [compare_pair(pair, *scans(pair))], pairs, what="compare both sides")
 
 
 def scans(pair: RangePair) -> tuple[Scan, Scan]:
-    """Both sides as their region servers show them."""
+    """Scans of both sides, as their region servers show them."""
     source, target = shared_client(pair.source), shared_client(pair.target)
     return (
         lambda start, stop: source.scan_raw(pair.source_table, start, stop, rows=pair.rows),
@@ -150,10 +150,11 @@ def scans(pair: RangePair) -> tuple[Scan, Scan]:
 def compare_pair(
     pair: RangePair, source: Scan, target: Scan, clock: Clock = now_ms, read: int = 1, taken: Taken | None = None
 ) -> Outcome:
-    """Read a range on both sides and compare it. Memory: two blocks of each side; of rows above AHEAD_BYTES, one of
-    each side, with an eighth more while it arrives, and 104 bytes for each of its cells.
+    """Read a range on both sides and compare it. Memory: two blocks of each side; for rows above AHEAD_BYTES, one block
+    of each side, plus an eighth while it arrives, and 104 bytes for each of its cells.
 
-    `read` counts the reads of these rows, from 1. `taken`: the two show snapshots, in which nothing expires any more.
+    `read` counts the reads of these rows, from 1. `taken`: both scans show snapshots, in which nothing expires any
+    more.
     """
     total = NOTHING
     start = pair.start
@@ -169,13 +170,13 @@ def compare_pair(
         total += replace(outcome, sample=_drawn(max(here.cells, there.cells, key=len), pair.sampled, below))
         total = replace(total, rows=total.rows[: pair.named], sample=tuple(sorted(total.sample)[: pair.sampled]))
         start = stop
-        del here, there  # large rows are not kept while the next ones are read
+        del here, there  # so that no large row stays in memory while the next ones are read
     return total
 
 
 def unlike_rows(start: bytes, stop: bytes, source: Scan, target: Scan) -> Iterator[list[bytes]]:
-    """The rows of a range whose cells and markers are not exactly the same on both sides, whatever readers see of them:
-    those of a piece of both sides at a time, in order."""
+    """The rows of a range whose cells and markers are not exactly the same on both sides, whether readers see the
+    difference or not. Yields the rows of one piece at a time, in order."""
     for here, there in _pieces(start, stop, source, target, now_ms, None):
         mine, theirs = (row_digests(side.cells, np.ones(len(side.cells), np.bool_)) for side in (here, there))
         yield _differing(mine, theirs)
@@ -198,7 +199,7 @@ class _Piece:
 
 
 class _Side:
-    """One side's scan; the next block is read while the previous one is compared, unless that is large."""
+    """One side's scan. It reads the next block while the previous one is compared, unless the previous one is large."""
 
     def __init__(
         self,
@@ -227,7 +228,7 @@ class _Side:
         return _Piece(cells, first_ms, self._clock())
 
     def read_on(self) -> None:
-        """Begin to read the next block, if it is needed now."""
+        """Start to read the next block if it is needed now."""
         if self._next is None and not len(self._piece.cells) and not self._ended:
             self._next = self._readers.submit(self._read)
 
@@ -241,7 +242,7 @@ class _Side:
         return None if self._ended else self._piece.last_row
 
     def take(self, border: bytes) -> _Piece:
-        """What has been read of the rows up to and including `border`."""
+        """The part already read of the rows up to and including `border`."""
         cells = self._piece.cells
         count = bisect_right(range(len(cells)), border, key=cells.row)
         taken = replace(self._piece, cells=cells.part(0, count))
@@ -258,7 +259,7 @@ def _no_cells() -> CellIndex:
 def _pieces(
     start: bytes, stop: bytes, source: Scan, target: Scan, clock: Clock, taken: Taken | None
 ) -> Iterator[tuple[_Piece, _Piece]]:
-    """Both sides of the same rows, piece by piece; one of the two may have no cells."""
+    """Both sides of the same rows, piece by piece; either side may have no cells."""
     with ThreadPoolExecutor(2) as readers:
         here = _Side(source(start, stop), readers, clock, taken)
         there = _Side(target(start, stop), readers, clock, taken)
@@ -275,7 +276,7 @@ def _pieces(
 
 
 def _without_clients(here: _Piece, there: _Piece, clients_from: int) -> _Piece:
-    """The target's cells without those that only clients can have written."""
+    """The target's cells, except those that only clients can have written."""
     cells, later = there.cells, there.cells.timestamp >= clients_from
     if not later.any():
         return there
@@ -326,7 +327,8 @@ def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules], na
 
 
 def _drawn(cells: CellIndex, most: int, below: float) -> tuple[tuple[float, bytes], ...]:
-    """The rows of the cells that draw the lowest numbers, each with it, if it is below what is kept so far."""
+    """The rows of the cells that draw the lowest numbers, with these numbers: at most `most`, and only numbers below
+    `below`."""
     if not most:
         return ()
     drawn = np.random.default_rng().random(len(cells))
@@ -337,7 +339,7 @@ def _drawn(cells: CellIndex, most: int, below: float) -> tuple[tuple[float, byte
 def _expiring(
     cells: CellIndex, at_last: npt.NDArray[np.uint8], at_first: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.bool_]:
-    """Cells that were visible at the first moment and are beyond their TTL at the last."""
+    """Cells that were visible at the first moment and beyond their TTL at the last one."""
     expiring: npt.NDArray[np.bool_] = (at_first == Fate.VISIBLE) & (at_last == Fate.EXPIRED)
     return expiring
 

@@ -1,11 +1,11 @@
-"""Rows whose clean reading does not last although nobody writes to them: a bounded set of them.
+"""A bounded set of fragile rows: found equal, they may still change although nobody writes to them.
 
-A row that holds a delete marker, on either side, may show something else once a compaction of its region has dropped
-the marker; if the marker hides a single version, once a flush or any compaction has dropped what it uncovers
-(`store_files`). One that holds a cell with a TTL of its own may show an older cell after that. No other row changes by
-itself: of a row without markers, a server drops only what is hidden by what it keeps.
+A row with a delete marker on either side may change once a compaction of its region drops the marker. If the marker
+hides a single version, the row may already change once a flush or any compaction drops what the marker uncovers
+(`store_files`). A row with a cell that has its own TTL may show an older cell once that TTL ends. No other row changes
+by itself: in a row without markers, a server drops only cells that the remaining cells hide.
 
-Few rows are kept by their keys; of many, neighbours share a range.
+A few rows are kept by their keys; if there are many, neighbours share a range.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ from walferry.formats.resolve import expiring_after, marker_numbers
 from walferry.hbase.descriptors import Range
 
 MOST_SPANS = 5_000
-"""of a table, before neighbours share one"""
+"""the most spans of a table; if there are more, neighbours share one"""
 MOST_BYTES = 512 << 10
-"""of their keys"""
+"""the most bytes of their keys"""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class RowSpan:
-    """A row, or a range of rows that has some."""
+    """A fragile row, or a range of rows that contains fragile rows."""
 
     start: bytes
     stop: bytes
-    """the row after the last one; b"": to the end of the table"""
+    """the first row after the span; b"": to the end of the table"""
     marked: bool = False
-    """whether a delete marker is in it"""
+    """whether it contains a delete marker"""
     due_ms: int | None = None
-    """when a cell in it has certainly expired by its own TTL, the first one"""
+    """when the first of its cells with an own TTL has certainly expired"""
     by_version: bool = False
-    """whether a marker in it hides a single version: Delete or DeleteFamilyVersion"""
+    """whether it contains a marker that hides a single version: Delete or DeleteFamilyVersion"""
 
     @property
     def is_row(self) -> bool:
-        """Whether it is a single row."""
+        """Whether the span is a single row."""
         return self.stop == self.start + b"\0"
 
     def meets(self, other: Range) -> bool:
-        """Whether a range has rows of it."""
+        """Whether the span and a range have rows in common."""
         start, stop = other
         return (not stop or self.start < stop) and (not self.stop or start < self.stop)
 
     def within(self, other: Range) -> bool:
-        """Whether all of it is in a range."""
+        """Whether the whole span is in a range."""
         start, stop = other
         return start <= self.start and (not stop or (bool(self.stop) and self.stop <= stop))
 
     def __add__(self, other: RowSpan) -> RowSpan:
-        """One span over both; `other` does not begin before it."""
+        """One span over both; `other` must not start before this one."""
         stop = b"" if not self.stop or not other.stop else max(self.stop, other.stop)
         due = [at for at in (self.due_ms, other.due_ms) if at is not None]
         marked, by_version = self.marked or other.marked, self.by_version or other.by_version
@@ -74,13 +74,13 @@ class RowSpan:
 
 @dataclass(frozen=True)
 class RowSpans:
-    """Row spans in order, none of which overlap. Sums are bounded."""
+    """Row spans in order, without overlaps. The sum of two is bounded, too."""
 
     all: tuple[RowSpan, ...] = ()
 
     @classmethod
     def of(cls, spans: Iterable[RowSpan]) -> RowSpans:
-        """Of any spans; those that overlap become one, and of too many neighbours do."""
+        """From any spans: overlapping spans become one and, if there are too many, neighbours do."""
         found: list[RowSpan] = []
         for span in sorted(spans, key=lambda one: one.start):
             if found and (not found[-1].stop or span.start < found[-1].stop):
@@ -91,7 +91,7 @@ class RowSpans:
 
     @classmethod
     def of_rows(cls, rows: Iterable[bytes]) -> RowSpans:
-        """Rows that have only to be read again."""
+        """From single rows that only need to be read again."""
         return cls.of(RowSpan(row, row + b"\0") for row in rows)
 
     def __len__(self) -> int:
@@ -104,12 +104,13 @@ class RowSpans:
         return RowSpans.of((*self.all, *other.all)) if self.all and other.all else self if self.all else other
 
     def without(self, others: Iterable[RowSpan]) -> RowSpans:
-        """Those that are none of the others."""
+        """The spans that are not among the others."""
         left = set(others)
         return RowSpans(tuple(span for span in self.all if span not in left))
 
     def due(self, may_show: Callable[[RowSpan], bool], moment_ms: int) -> RowSpans:
-        """Those to be read again: what has expired, and what a change of store files may have changed."""
+        """The spans to read again: those with expired cells, and those that a change of store files may have
+        changed."""
         return RowSpans(
             tuple(
                 span
@@ -119,22 +120,22 @@ class RowSpans:
         )
 
     def meet(self, other: Range) -> bool:
-        """Whether one of them has rows of a range."""
+        """Whether any span has rows in a range."""
         at = max(0, bisect_right(self.all, other[0], key=lambda span: span.start) - 1)
         return any(span.meets(other) for span in self.all[at : at + 2])
 
     def over(self, row: bytes) -> RowSpan | None:
-        """The one that has a row."""
+        """The span that contains a row; None if there is none."""
         at = bisect_right(self.all, row, key=lambda span: span.start) - 1
         return self.all[at] if at >= 0 and self.all[at].meets((row, row + b"\0")) else None
 
     @property
     def marked(self) -> RowSpans:
-        """Those with delete markers."""
+        """The spans with delete markers."""
         return RowSpans(tuple(span for span in self.all if span.marked))
 
     def after(self, rows: Sequence[bytes], ranges: Sequence[Range], found: RowSpans) -> RowSpans:
-        """What they are once these rows (in order) and ranges were read, in which `found` were."""
+        """The fragile rows after a reading of these rows (in order) and ranges that found `found` in them."""
 
         whole = RowSpans.of(RowSpan(start, stop) for start, stop in ranges)
 
@@ -147,7 +148,7 @@ class RowSpans:
         return RowSpans(tuple(span for span in self.all if not read(span))) + found
 
     def hold(self, other: Range) -> bool:
-        """Whether one of them has all rows of a range."""
+        """Whether one span contains all rows of a range."""
         at = max(0, bisect_right(self.all, other[0], key=lambda span: span.start) - 1)
         return any(RowSpan(*other).within((span.start, span.stop)) for span in self.all[at : at + 1])
 
@@ -158,24 +159,24 @@ class RowSpans:
 
     @property
     def ranges(self) -> list[Range]:
-        """The others."""
+        """The spans of several rows."""
         return [(span.start, span.stop) for span in self.all if not span.is_row]
 
     def pack(self) -> str:
-        """As text, for the ledger."""
+        """The spans as text, for the ledger."""
         data = b"".join(map(_packed, self.all))
         return base64.b85encode(zlib.compress(data, 6)).decode()
 
     @classmethod
     def unpack(cls, text: str) -> RowSpans:
-        """What `pack` returned."""
+        """The spans from the text that `pack` returned."""
         return cls(tuple(_unpacked(zlib.decompress(base64.b85decode(text)))))
 
 
 def fragile_in(cells: CellIndex, moment_ms: int, late_ms: int) -> RowSpans:
-    """The fragile rows among whole rows as a raw scan shows them, read after `moment_ms`.
+    """The fragile rows among whole rows of a raw scan, which were read after `moment_ms`.
 
-    `late_ms`: how much later than here a cell may have expired for a server, by its clock.
+    `late_ms`: how much later than for this process a cell may expire for a server, whose clock may be late.
     """
     spans: list[RowSpan] = []
     for by_version in (False, True):
@@ -196,7 +197,7 @@ NONE = RowSpans()
 
 
 def _bounded(spans: list[RowSpan]) -> list[RowSpan]:
-    """As few that they may be kept: neighbours share one."""
+    """Join neighbours until the spans are few enough to be kept."""
     while len(spans) > MOST_SPANS or (len(spans) > 1 and _size(spans) > MOST_BYTES):
         each = max(2, -(-len(spans) // (MOST_SPANS // 2)))
         spans = [_joined(spans[first : first + each]) for first in range(0, len(spans), each)]
@@ -204,12 +205,12 @@ def _bounded(spans: list[RowSpan]) -> list[RowSpan]:
 
 
 def _rows(cells: CellIndex, numbers: npt.NDArray[np.intp]) -> pa.DictionaryArray:
-    """The rows of some cells, each once in the dictionary, in order."""
+    """The rows of the numbered cells, in order; the dictionary has each row once."""
     return binary_column(cells.buffer, cells.row_start[numbers], cells.row_length[numbers]).dictionary_encode()
 
 
 def _parts(items: list[Item]) -> list[list[Item]]:
-    """As many neighbours together that the parts may be kept."""
+    """Put neighbours together so that the parts are few enough to be kept."""
     each = -(-len(items) // MOST_SPANS)
     return [items[first : first + each] for first in range(0, len(items), each)]
 

@@ -1,7 +1,7 @@
 """Both sides of a row that differs: which of its cells differ, and which raw cells may explain it.
 
 A row may have millions of cells, and thousands of rows may differ. So only a bounded number of each row's cells is
-kept, and a row of which more would be needed says so.
+kept, and a row that would need more says so.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from walferry.formats.resolve import FamilyRules, Fate, resolve
 
 ROW_CELLS = 1_000
 ROW_BYTES = 256 << 10
-"""the most that is kept of one row: of its cells that differ, of the raw cells of either side, and of the log's"""
+"""the most that is kept of one row, each: cells that differ, raw cells of either side, and edits of the log"""
 TABLE_CELLS = 2_000_000
 TABLE_BYTES = 128 << 20
-"""and of all rows of a table together; each has an equal share"""
+"""the most that is kept of all rows of a table together; each row has an equal share"""
 
 _SHORT_VALUE = 32
 _CELL_OVERHEAD = 16  # timestamp, type and lengths
 _CELLS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 1 << 20
-"""turned into objects at a time"""
+"""the most that is turned into objects at a time"""
 FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
 
 Cell = tuple[bytes, bytes, int, int, bytes, bytes]
@@ -43,7 +43,7 @@ Value = TypeVar("Value")
 
 
 class Compressed(Generic[Value]):
-    """A value as compressed bytes: as objects, the cells of all rows would need ten times the memory."""
+    """A value as compressed bytes: the cells of all rows would need ten times the memory as objects."""
 
     def __init__(self, value: Value) -> None:
         self._data = zlib.compress(pickle.dumps(value), 1)
@@ -64,15 +64,15 @@ class Bounds:
 
     @classmethod
     def of_each(cls, rows: int) -> Bounds:
-        """What is kept of each of so many rows of a table."""
+        """The bounds of each row if `rows` rows of a table are kept."""
         return cls(min(ROW_CELLS, TABLE_CELLS // rows), min(ROW_BYTES, TABLE_BYTES // rows))
 
     def room(self) -> Room:
-        """All of it, still free."""
+        """Room of this size, all of it free."""
         return Room(self.cells, self.size)
 
     def all_of(self, cells: Iterable[Cell]) -> frozenset[Cell] | None:
-        """The cells; None if they are more than may be kept."""
+        """The cells; None if they exceed the bounds."""
         room = self.room()
         kept = frozenset(takewhile(room.takes, cells))
         return None if room.exhausted else kept
@@ -80,13 +80,13 @@ class Bounds:
 
 @dataclass
 class Room:
-    """What is left of a row's bounds."""
+    """The part of a row's bounds that is still free."""
 
     cells: int
     size: int
 
     def takes(self, cell: Cell) -> bool:
-        """Whether the cell may be kept; if not, no later one may either."""
+        """Whether the cell may be kept; after a cell that may not, no later one may."""
         family, qualifier, _, _, value, tags = cell
         self.cells -= 1
         self.size -= len(family) + len(qualifier) + len(value) + len(tags) + _CELL_OVERHEAD
@@ -102,13 +102,13 @@ class Room:
 class Question:
     """The cells in which a row differs, to look for an explanation elsewhere.
 
-    What explains a cell (a marker, a newer version or another put) is in its column or family and not older.
+    Whatever explains a cell (a marker, a newer version or another put) is in the cell's column or family and not older.
     """
 
     columns: Mapping[tuple[bytes, bytes], int]
     """the oldest timestamp that differs, for each family and qualifier"""
     families: Mapping[bytes, int]
-    """and for each family"""
+    """the same for each family"""
 
     def concerns(self, cell: Cell) -> bool:
         """Whether a cell of the row may explain anything."""
@@ -120,7 +120,8 @@ class Question:
 
 @dataclass(frozen=True)
 class RowSides:
-    """A row that differs: the cells that only one side shows, and what both hold that may explain them."""
+    """A row that differs: the cells that only one side shows, and the cells of both sides that may explain the
+    difference."""
 
     source: frozenset[Cell]
     """the raw cells that the question concerns"""
@@ -128,15 +129,15 @@ class RowSides:
     only_source: tuple[Cell, ...]
     only_target: tuple[Cell, ...]
     differing: int
-    """how many cells only one side shows; if the two above hold fewer, they are the row's first ones"""
+    """how many cells only one side shows; if the two sets above hold fewer, they hold the row's first ones"""
     too_many: bool
-    """more raw cells may explain the difference than are kept: nothing is explained"""
+    """whether more raw cells may explain the difference than are kept: then nothing is explained"""
     at_ms: int
     """the moment at which both sides were resolved"""
 
     @property
     def question(self) -> Question:
-        """What to look for in the log."""
+        """The cells to look for in the log."""
         return question((*self.only_source, *self.only_target))
 
 
@@ -151,10 +152,10 @@ def differing_cells(sides: RowSides) -> str:
 def row_sides(
     source: bytes, target: bytes, rules: Mapping[bytes, FamilyRules], at_ms: int, bounds: Bounds
 ) -> RowSides | None:
-    """Both sides of one row, from its raw cells as cell blocks; None when what is visible is equal.
+    """Both sides of one row, from its raw cells as cell blocks; None if the visible cells are equal.
 
-    Reads any number of cells; keeps at most `bounds` of those that differ, and of the raw cells of either side. Memory:
-    a small multiple of both blocks.
+    Reads any number of cells; keeps at most `bounds` of the differing cells and of each side's raw cells. Memory: a
+    small multiple of both blocks.
     """
     here, there = (index_cells(np.frombuffer(block, np.uint8)) for block in (source, target))
     visible = (_cells(cells, resolve(cells, rules, at_ms) == Fate.VISIBLE) for cells in (here, there))
@@ -182,7 +183,7 @@ def row_sides(
 
 
 def question(cells: Iterable[Cell]) -> Question:
-    """What may explain that these cells differ."""
+    """What to look for to explain that these cells differ."""
     columns: dict[tuple[bytes, bytes], int] = {}
     families: dict[bytes, int] = {}
     for family, qualifier, timestamp, *_ in cells:
@@ -201,27 +202,27 @@ def cells_of(batch: pa.RecordBatch) -> Iterator[Cell]:
 
 
 def is_family_marker(cell: Cell) -> bool:
-    """Whether the cell deletes of a whole family."""
+    """Whether the cell is a marker of a whole family."""
     return cell[3] in FAMILY_MARKERS
 
 
 def _differing(source: Iterator[Cell], target: Iterator[Cell]) -> Iterator[tuple[Cell, bool]]:
-    """The visible cells that only one side has, in the row's order, each with whether that is the source."""
+    """The visible cells that only one side has, in the row's order, each with whether that side is the source."""
     both = heapq.merge(((cell, True) for cell in source), ((cell, False) for cell in target), key=_place)
     for _, found in groupby(both, _place):
-        cells = list(found)  # of each side one at most: a column shows one cell at a timestamp
+        cells = list(found)  # at most one of each side: a column shows one cell at a timestamp
         if len({cell for cell, _ in cells}) == len(cells):
             yield from cells
 
 
 def _place(item: tuple[Cell, bool]) -> tuple[bytes, bytes, int]:
-    """What HBase sorts a row's visible cells by."""
+    """The key by which HBase sorts a row's visible cells."""
     (family, qualifier, timestamp, *_), _ = item
     return family, qualifier, -timestamp
 
 
 def _cells(index: CellIndex, chosen: npt.NDArray[np.bool_] | None = None) -> Iterator[Cell]:
-    """The (chosen) cells, in their order, few at a time."""
+    """The (chosen) cells in order, a few at a time."""
     borders = np.append(index.position, len(index.buffer))
     for start, stop in cut_cells(borders, 0, len(index), _CELLS_AT_ONCE, _BYTES_AT_ONCE):
         batch = cells_to_arrow(index.part(start, stop))

@@ -1,12 +1,13 @@
-"""Which store files the regions of a table have, on both sides, and whether what was dropped between two moments may
-change what a row shows.
+"""Which store files the regions of a table have on both sides, and whether a row may show something else because HBase
+dropped cells between two moments.
 
-A flush, a bulk load, and a compaction of some files of a store leave its delete markers alone. What they drop, masked
-puts and surplus versions, is hidden for good by what stays, unless a marker in another file hides a single version
-(Delete, DeleteFamilyVersion): then what was surplus without it would have been shown. A compaction of all files drops
-the markers too. A file leaves a store by a compaction only, and one of all files takes each: so there was none where a
-file is still there (SortedCompactionPolicy, `isAllFiles`). That holds for HBase's DefaultStoreEngine without
-coprocessors, and where deleted cells are not kept; of other stores each change counts as such a compaction.
+A flush, a bulk load, and a compaction of some files of a store keep the store's delete markers. They drop masked puts
+and surplus versions, and the remaining cells hide these for good. The exception is a marker in another file that hides
+a single version (Delete, DeleteFamilyVersion): together with that marker, a version that was dropped as surplus would
+have been shown. A compaction of all files drops the markers, too. Files leave a store only through a compaction, and a
+compaction of all files replaces every file: if one file is still there, no such compaction happened
+(SortedCompactionPolicy, `isAllFiles`). That holds for HBase's DefaultStoreEngine without coprocessors and without
+KEEP_DELETED_CELLS; in any other store, each change counts as a compaction of all files.
 """
 
 from __future__ import annotations
@@ -29,29 +30,29 @@ _ASKED_AT_ONCE = 8
 _ENGINE, _DEFAULT_ENGINE = "hbase.hstore.engine.class", "org.apache.hadoop.hbase.regionserver.DefaultStoreEngine"
 _COPROCESSOR = "coprocessor$"
 _BYTES = 6
-"""of a digest: two of ten files each are alike once in 10^12 times"""
+"""length of a digest: two sets of ten files have a digest in common once in 10^12 times"""
 
 _AS_ONE = "="
-"""before the digest of all files of a store of which each change counts"""
+"""prefix of the digest over all files of a store in which each change counts"""
 
 Store = frozenset[str]
-"""the files of one family: a digest of each one's name, or one of all together"""
+"""the files of one family: a digest of each name, or one digest of all names"""
 Change = Literal["none", "some", "all"]
-"""files were added, or some of a store were compacted; or all of a store may have been"""
+"""some: files were added, or some files of a store were compacted; all: all files of a store may have been compacted"""
 
 
 @dataclass(frozen=True)
 class RegionFiles:
-    """The store files of a region at a moment."""
+    """The store files of a region at one moment."""
 
     range: Range
     region: str
     """a digest of its name and side"""
     stores: Mapping[str, Store] | None
-    """by family; None: they are not known now, since it is being moved, say"""
+    """by family; None: unknown now, for example because the region is being moved"""
 
     def changed_since(self, before: Stores) -> Change:
-        """What may have happened to it."""
+        """What may have happened to the region's store files."""
         known = before.of.get(self.region)
         if known is None or self.stores is None or known.keys() != self.stores.keys():
             return "all"
@@ -77,19 +78,19 @@ Files = Sequence[RegionFiles]
 
 @dataclass(frozen=True)
 class Stores:
-    """The store files that regions have had at a moment, by region: what is compared with later."""
+    """The store files of regions at one moment, by region, to compare later ones with."""
 
     of: Mapping[str, Mapping[str, Store]]
 
     @classmethod
     def among(cls, files: Files, fragile: RowSpans) -> Stores:
-        """Of the regions that have fragile rows with markers, as far as they are known."""
+        """The known store files of regions that have fragile rows with markers."""
         marked = fragile.marked
         return cls({one.region: one.stores for one in files if one.stores is not None and marked.meet(one.range)})
 
     @property
     def each_change_counts(self) -> bool:
-        """Whether there is a store of which a flush may show something else."""
+        """Whether there is a store in which each change counts, so that even a flush may change what a row shows."""
         stores = (store for of_region in self.of.values() for store in of_region.values())
         return any(name.startswith(_AS_ONE) for store in stores for name in store)
 
@@ -108,27 +109,27 @@ NO_STORES = Stores({})
 
 @dataclass(frozen=True)
 class Changed:
-    """The regions whose store files are others than before."""
+    """The regions whose store files have changed."""
 
     some: RowSpans
-    """of those, the ones of which no store can have been compacted as a whole"""
+    """regions in which no store can have been compacted as a whole; `all` has the others"""
     all: RowSpans
 
     @classmethod
     def between(cls, before: Stores, now: Files) -> Changed:
-        """From one moment to another."""
+        """The changes from one moment to another."""
         found = [(one.changed_since(before), RowSpan(*one.range)) for one in now]
         some, whole = (RowSpans.of(span for change, span in found if change == which) for which in ("some", "all"))
         return cls(some, whole)
 
     def may_show(self, span: RowSpan) -> bool:
-        """Whether it may have changed what the rows of a span show."""
+        """Whether the changes may affect what the rows of a span show."""
         rows = (span.start, span.stop)
         return (span.marked and self.all.meet(rows)) or (span.by_version and self.some.meet(rows))
 
 
 def stood_still(moments: Sequence[Files], after: Files, fragile: RowSpans) -> bool:
-    """Whether nothing can have changed what fragile rows show since any of the earlier moments."""
+    """Whether fragile rows must still show what they showed at each of the earlier moments."""
     marked = fragile.marked
     now = {one.region: one for one in after if marked.meet(one.range)}
     before = [[one for one in files if marked.meet(one.range)] for files in moments]
@@ -139,12 +140,13 @@ def stood_still(moments: Sequence[Files], after: Files, fragile: RowSpans) -> bo
 
 
 def store_files(run: Run, table: str, of: RowSpans | None = None) -> list[RegionFiles]:
-    """The store files of a table's regions, on both sides: of those that have some of the spans, or of all."""
+    """The store files of a table's regions on both sides: of all regions, or of those that have rows of the spans
+    `of`."""
     return [file for side in SIDES for file in store_files_at(run, side, table, of)]
 
 
 def store_files_at(run: Run, side: ClusterSide, table: str, of: RowSpans | None = None) -> list[RegionFiles]:
-    """The same on one side."""
+    """The store files of a table's regions on one side, as `store_files`."""
     if of is not None and not of:
         return []
     client, name = client_at(run, side), name_at(run, side, table)
@@ -155,7 +157,7 @@ def store_files_at(run: Run, side: ClusterSide, table: str, of: RowSpans | None 
     def stores(region: Region) -> Mapping[str, Store] | None:
         try:
             paths = client.store_files(region, *families)
-        except WalferryError:  # it is being moved, say
+        except WalferryError:  # for example, the region is being moved
             return None
         return _by_family(paths, described.families, as_one)
 
@@ -166,7 +168,7 @@ def store_files_at(run: Run, side: ClusterSide, table: str, of: RowSpans | None 
 
 
 def _by_family(paths: Iterable[str], families: Iterable[str], as_one: Container[str]) -> dict[str, Store]:
-    """HBase tells whole paths, which end with family and name."""
+    """Store files by family, from whole paths as HBase reports them, which end with family and name."""
     names: dict[str, list[str]] = {family: [] for family in families}
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -178,7 +180,7 @@ def _by_family(paths: Iterable[str], families: Iterable[str], as_one: Container[
 
 
 def _each_change_counts(table: TableDescriptor, family: str) -> bool:
-    """Whether a partial compaction of a store may drop markers, or keeps what they hide."""
+    """Whether a partial compaction of a store may drop markers or keep the cells that they hide."""
     of_family = table.families[family].attributes
     configured = [one.configuration for one in table.schema.column_families if one.name.decode() == family]
     stated = {pair.name: pair.value for pairs in (table.schema.configuration, *configured) for pair in pairs}

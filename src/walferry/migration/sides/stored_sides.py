@@ -1,7 +1,8 @@
-"""Both sides of a table from the store files of snapshots, past the region servers.
+"""Read both sides of a table from the store files of snapshots, not through the region servers.
 
-A snapshot is consistent per region only, and the two are not of the same moment: rows that differ are read again live,
-as after any comparison. The files hold what a raw scan shows, but for cells beyond a TTL of their own (`merge.alive`).
+A snapshot is consistent per region only, and the two snapshots are not from the same moment. So rows that differ are
+read again live, as after any comparison. The files hold what a raw scan shows, plus cells beyond their own TTL, which
+`merge.alive` removes.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from walferry.storage import FileSystem
 log = logging.getLogger(__name__)
 
 RANGE_BYTES = 64 << 20
-"""of the source's store files, compared by one task at a time"""
+"""the source's store files that one task compares at a time"""
 LEAST_BYTES = 512 << 20
-"""of a table for which snapshots are worth taking: of 160 MB, both ways take the same time"""
+"""the least size of a table for which snapshots are worth taking: for 160 MB, both ways take the same time"""
 
 _SIDES: tuple[ClusterSide, ClusterSide] = ("source", "target")
 
@@ -61,19 +62,19 @@ class StoredTables:
 
     source: tuple[SnapshotRegion, ...]
     target: tuple[SnapshotRegion, ...] | None
-    """None: the copy is scanned, and what expires is judged as it is read"""
+    """None: the copy is scanned, and the moment of each read decides which cells have expired"""
     first_ms: int
-    """before the first of them was begun"""
+    """before the first snapshot started"""
     last_ms: int
-    """after the last of them was done"""
+    """after the last snapshot was complete"""
 
 
 def why_scanned(run: Run, table: str) -> str | None:
-    """Why the sides of a table are to be compared by scans, if nothing else is asked for; None if by snapshots."""
+    """Why a table is compared by scans unless the user chooses otherwise; None if it is compared by snapshots."""
     pair = run.pair(table)
     for client, name in ((run.source, pair.source), (run.target, pair.target)):
         for family in client.describe(name).families.values():
-            # What a MOB family keeps is elsewhere; a new version's order is no cell's own; ours has no keys of HFiles.
+            # MOB keeps values elsewhere, NEW_VERSION_BEHAVIOR orders by more than a cell, ENCRYPTION needs keys.
             for attribute in ("IS_MOB", "NEW_VERSION_BEHAVIOR", "ENCRYPTION"):
                 if family.attributes.get(attribute, "FALSE").upper() not in ("FALSE", ""):
                     return f"family {family.name} of {name} has {attribute}"
@@ -83,16 +84,17 @@ def why_scanned(run: Run, table: str) -> str | None:
 
 @contextmanager
 def snapshots_taken(run: Run, table: str, purpose: Purpose) -> Iterator[StoredTables]:
-    """Snapshots of both sides, deleted at the end, and before that those that a killed comparison has left.
+    """Take snapshots of both sides, and delete them at the end. Snapshots that a killed comparison left are deleted
+    first.
 
-    Raises UnreadableInputError for one whose regions leave out rows.
+    Raises UnreadableInputError if the regions of a snapshot leave out rows.
     """
     pair = run.pair(table)
     prefix = f"{run.snapshot(table)}-{purpose}-"
     clients = dict(zip(_SIDES, (run.source, run.target), strict=True))
     _delete(run, prefix)
     first_ms = now_ms()
-    name = f"{prefix}{first_ms}"  # never taken before: HBase would give an older one of the same name
+    name = f"{prefix}{first_ms}"  # a new name: HBase would return an older snapshot of the same name
     for side in _SIDES:
         run.ledger.objects.plan(side, "snapshot", name)
     try:
@@ -117,7 +119,7 @@ def snapshots_taken(run: Run, table: str, purpose: Purpose) -> Iterator[StoredTa
 def compare_stored(
     run: Run, spark: SparkSession | None, pairs: Sequence[RangePair], stored: StoredTables
 ) -> list[Outcome]:
-    """Compare each range, of one region of the source's snapshot, from the files of both."""
+    """Compare ranges, each within one region of the source's snapshot, from the files of both sides."""
     regions = {region.name: region for region in stored.source}
     cut = [
         _StoredPair(
@@ -143,7 +145,7 @@ def compare_stored(
 
 @dataclass(frozen=True)
 class _StoredPair:
-    """A row range of both snapshots: the regions that have rows of it."""
+    """A row range, and the regions of both snapshots that have rows of it."""
 
     pair: RangePair
     source: tuple[SnapshotRegion, ...]
@@ -153,7 +155,7 @@ class _StoredPair:
 
 
 def _compare(item: _StoredPair) -> Outcome:
-    """In an executor."""
+    """Compare one range, in an executor."""
     here = partial(_scan, shared_files(item.pair.source), item.source)
     if item.target is None:
         return compare_pair(item.pair, partial(here, None), scans(item.pair)[1])
@@ -191,7 +193,7 @@ def _require_all_rows(regions: Sequence[SnapshotRegion], table: str) -> None:
 
 
 def _delete(run: Run, prefix: str) -> None:
-    """Delete the snapshots of a comparison; one that cannot be deleted now is left to the next one, or to `release`."""
+    """Delete the snapshots of a comparison; the next comparison or `release` deletes one that cannot be deleted now."""
     for item in run.ledger.objects.all():
         if item.kind != "snapshot" or item.state == "removed" or not item.name.startswith(prefix):
             continue

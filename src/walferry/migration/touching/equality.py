@@ -1,8 +1,8 @@
-"""The equality of a table after a whole comparison: it was equal, and so was what has been touched since.
+"""The equality of a table after a whole comparison: the table was equal, and so were the rows touched since.
 
-Some of its rows may change by themselves from here on, and are to be read again then. These are the fragile rows
-(`fragile_rows`), once a change of their region's store files, on either side, may show something else (`store_files`),
-or a TTL has ended. An equality is a note in the ledger. It belongs to one comparison.
+Its fragile rows (`fragile_rows`) may still change by themselves. They are read again once a TTL ends, or once a change
+of their region's store files on either side may change what they show (`store_files`). An equality is a note in the
+ledger and belongs to one comparison.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ _DIGITS = 16
 
 @dataclass(frozen=True)
 class Equality:
-    """A table was equal as a whole, and so was since what was touched: what may change by itself from here on."""
+    """A table was equal as a whole, and so were the rows touched since; with the rows that may still change by
+    themselves."""
 
     table: str
     of: int
     """the number of the whole comparison"""
     fragile: RowSpans
     files: Stores
-    """of the regions, on both sides, that have fragile rows with markers: before these were read, or at a later look if
-    none had to be read again"""
+    """of the regions, on both sides, that have fragile rows with markers: from before the rows were read, or from a
+    later look that found none of them due"""
     rules: str
-    """a digest of what the families of both sides keep"""
+    """a digest of the retention rules of both sides' families"""
 
     @classmethod
     def find(cls, ledger: RunLedger, of: ComparedTable) -> Equality | None:
-        """The one that is based on a comparison, if it is in the ledger."""
+        """The equality that belongs to a comparison; None if the ledger has none."""
         kept = ledger.notes.get(_NOTE, of.table)
         if kept is None or kept["of"] != of.attempt:
             return None
@@ -61,14 +62,14 @@ class Equality:
 
 @dataclass(frozen=True)
 class Begun:
-    """What is known before a table is read as a whole."""
+    """The facts recorded before a table is read as a whole."""
 
     known: Known
     files: Files
     """of all regions of both sides"""
     rules: str
     claimed: tuple[int, str] | None
-    """what was equal by an earlier comparison: its number, and its fragile rows, packed"""
+    """the equality of an earlier comparison: that comparison's number, and the fragile rows, packed"""
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -84,7 +85,7 @@ class Begun:
 
 
 def begin_whole(run: Run, table: str) -> Begun:
-    """Call it before a table is read as a whole."""
+    """Record the facts to compare with later; to be called before a table is read as a whole."""
     look(run)
     known, claimed = Seen.of(run.ledger).known(table), _claimed(run.ledger, table)
     return Begun(known, store_files(run, table), _rules(run, table), claimed)
@@ -99,7 +100,7 @@ def _named(kept: Mapping[str, Any] | None) -> tuple[int, str] | None:
 
 
 def why_outdated(run: Run, table: str, begun: Begun) -> str:
-    """Why what was read since then no longer counts; "" if it does."""
+    """Why the rows read since `begin_whole` no longer count; "" if they do."""
     if begun.rules != _rules(run, table):
         return f"the families of {table} keep something else than when it was begun"
     now = Seen.of(run.ledger).known(table)
@@ -115,14 +116,15 @@ def _other_ended(begun: Begun, claimed: tuple[int, str] | None) -> bool:
 
 
 def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: RowSpans) -> bool:
-    """Call it once the comparison that was begun has named all rows that differ, with its fragile rows. False if
-    another one has ended meanwhile, whose differences and logs this one does not know: then nothing is recorded."""
+    """Record the equality of a whole comparison and its fragile rows; to be called once it has named all rows that
+    differ. Records nothing and returns False if another comparison has ended meanwhile, since this one knows neither
+    its differences nor its logs."""
 
     def after(kept: dict[str, Any] | None) -> dict[str, Any] | None:
         if _other_ended(begun, claimed := _named(kept)):
             return None
         rows = fragile
-        if claimed is not None and claimed != begun.claimed:  # looks have read logs that count as verified by this one
+        if claimed is not None and claimed != begun.claimed:  # looks read logs that count as verified by this one
             rows += RowSpans.unpack(claimed[1])
         return Equality(compared.table, compared.attempt, rows, Stores.among(begun.files, rows), begun.rules).as_json()
 
@@ -146,8 +148,8 @@ def why_void(ledger: RunLedger, of: ComparedTable) -> str:
 
 
 def reread_after_flush(ledger: RunLedger) -> list[str]:
-    """The tables of which rows with delete markers are read again in the write stop, since READONLY flushes their
-    regions: if a marker hides a single version, or each change of a store counts."""
+    """The tables whose rows with delete markers are read again in the write stop, because READONLY flushes their
+    regions: those with a marker that hides a single version, or with a store in which each change counts."""
     if options_of(ledger.record).write_stop != "readonly":
         return []
     whole = [whole_comparison(ledger, table) for table in source_tables(ledger.record)]
@@ -157,7 +159,7 @@ def reread_after_flush(ledger: RunLedger) -> list[str]:
 
 @dataclass(frozen=True)
 class ToRead:
-    """What is to be read again of a table, beside the rows that the source's log wrote."""
+    """The rows of a table to read again, beside those that the source's log wrote."""
 
     equal: Equality
     known: Known
@@ -166,7 +168,7 @@ class ToRead:
 
     @property
     def pending(self) -> RowSpans:
-        """What others than the log have touched."""
+        """The rows touched by something other than the log."""
         return self.known.pending
 
     @property
@@ -176,23 +178,23 @@ class ToRead:
 
     @property
     def ranges(self) -> list[Range]:
-        """Ranges of rows, which do not overlap."""
+        """Ranges of rows, without overlaps."""
         both = RowSpans.of(RowSpan(*one) for one in (*self.pending.ranges, *self.fragile.ranges))
         return [(span.start, span.stop) for span in both]
 
     def has(self, row: bytes) -> bool:
-        """Whether it is one of them."""
+        """Whether a row is among those to read again."""
         return any(spans.hold((row, row + b"\0")) for spans in (self.pending, self.fragile))
 
     def after(self, rows: Sequence[bytes], found: RowSpans) -> Equality:
-        """What is equal once its ranges and some rows (in order), all of its own among them, were found equal, with
-        fragile ones among them."""
+        """The equality after all ranges and `rows` (in order) were found equal. `rows` must include all single rows of
+        this; `found` are the fragile rows in what was read."""
         fragile = self.equal.fragile.after(rows, self.ranges, found)
         return replace(self.equal, fragile=fragile, files=Stores.among(self.files, fragile))
 
 
 def to_read(run: Run, table: str, since: ComparedTable) -> ToRead | str:
-    """What is to be read again; or why that is not known, so that the table is to be compared as a whole."""
+    """The rows to read again; or the reason why they are unknown, so that the table must be compared as a whole."""
     equal = Equality.find(run.ledger, since)
     if (why := why_void(run.ledger, since)) or equal is None:
         return why
@@ -205,7 +207,7 @@ def to_read(run: Run, table: str, since: ComparedTable) -> ToRead | str:
 
 
 def keep_read(run: Run, checked: ToRead, equal: Equality) -> None:
-    """Call it once all of that was read and found equal."""
+    """Record `equal`; to be called once everything in `checked` was read and found equal."""
     same = False
 
     def newer(kept: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -219,7 +221,8 @@ def keep_read(run: Run, checked: ToRead, equal: Equality) -> None:
 
 
 def _rules(run: Run, table: str) -> str:
-    """A digest of what the families of both sides keep: what was surplus may show after a change of it."""
+    """A digest of the retention rules of both sides' families: after a change, rows may show versions that were
+    surplus."""
     kept = [
         (side, family.name, family.max_versions, family.min_versions, family.ttl_ms,
          family.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper())

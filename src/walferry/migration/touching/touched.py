@@ -1,11 +1,12 @@
-"""What others than the source's log have touched, and so may no longer be equal.
+"""Rows that something other than the source's log has touched, so that they may no longer be equal:
 
-- Rows that others than walferry have written at the target, by the target's log.
-- Regions of a server, on either side, that counts new mutations which skip the log, or of these (`unlogged_rows`) the
-  rows with new cells.
+- Rows that somebody other than walferry wrote at the target, according to the target's log.
+- Regions of a server, on either side, that counts new mutations which skip the log; or only the rows in these regions
+  that have new cells (`unlogged_rows`).
 
-They are read again with what the log wrote (`written_rows`). What cannot be named ends the equality of a table
-(`equality`): it is compared as a whole again. All of it is a note in the ledger, so that another process goes on there.
+They are read again together with the rows that the log wrote (`written_rows`). If the touched rows of a table cannot be
+named, its equality ends (`equality`) and the table is compared as a whole again. A note in the ledger holds all of
+this, so that another process can continue from there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 _SEEN = "touched"
 _ASKED_AT_ONCE = 8
 _LOOKS = 5
-"""attempts, while other processes look, too"""
+"""attempts, since other processes may look at the same time"""
 Counts = Mapping[str, int]
 """mutations that skipped the log, by server"""
 
@@ -45,40 +46,41 @@ Counts = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen up to now that concerns all tables. An older one is still true: it only has more to be read."""
+    """What looks have found so far, for all tables. An older one is still true: it only lists more to read."""
 
     offset: Offset | None = None
-    """of the target's log; None: nobody has begun to read it"""
+    """in the target's log; None: no process has read it yet"""
     read_ms: int = 0
     unread: str = ""
     """why the target's log cannot be read"""
     counts: Mapping[str, Counts] = field(default_factory=dict)
-    """by side"""
+    """counts of each side"""
     uncounted: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """servers that do not tell, by side"""
+    """servers that report no count, by side"""
     skipped: bool = False
-    """whether servers of the source that have regions of the run's tables have counted new ones"""
+    """whether source servers with regions of the run's tables have counted new mutations that skip the log"""
     pending: Mapping[str, RowSpans] = field(default_factory=dict)
-    """what is to be read again, by table"""
+    """rows to read again, by table"""
     void: Mapping[str, str] = field(default_factory=dict)
-    """why a table is to be compared as a whole again"""
+    """why a table must be compared as a whole again, by table"""
     touches: Mapping[str, int] = field(default_factory=dict)
-    """how often something was added to what is pending, by table: the same rows may be touched again"""
+    """how often rows were added to `pending`, by table: the same rows may be touched again"""
     voids: Mapping[str, int] = field(default_factory=dict)
-    """and how often a reason was found for a whole comparison"""
+    """how often a reason for a whole comparison was found, by table"""
     counted_ms: Mapping[str, Counts] = field(default_factory=dict)
-    """before which moment each server was asked for its count, by side"""
+    """a moment just before each server was asked for its count, by side"""
     recent_ms: Mapping[str, int] = field(default_factory=dict)
-    """when only rows with new cells were read after counts had risen, by table, the last time"""
+    """by table, the last time that counts had risen and only rows with new cells were read"""
 
     @classmethod
     def of(cls, ledger: RunLedger) -> Seen:
-        """What the ledger has."""
+        """The `Seen` in the ledger."""
         return cls._from_json(ledger.notes.get(_SEEN))
 
     @classmethod
     def change(cls, ledger: RunLedger, change: Callable[[Seen], Seen | None]) -> bool:
-        """Change what the ledger has, in one transaction. False, and nothing changes, where `change` returns None."""
+        """Change the `Seen` in the ledger, in one transaction. If `change` returns None, nothing changes and this
+        returns False."""
 
         def changed(kept: dict[str, Any] | None) -> dict[str, Any] | None:
             now = change(cls._from_json(kept))
@@ -87,7 +89,7 @@ class Seen:
         return ledger.notes.change(_SEEN, changed)
 
     def replaces(self, before: Seen, ledger: RunLedger) -> bool:
-        """Keep it in place of what the ledger had before; False if it has something else by now."""
+        """Record this in the ledger in place of `before`; returns False if the ledger has another one by now."""
         return Seen.change(ledger, lambda now: self if now == before else None)
 
     @classmethod
@@ -105,27 +107,27 @@ class Seen:
         return facts
 
     def touching(self, table: str, spans: RowSpans) -> Seen:
-        """With more of a table to be read again."""
+        """A copy with more rows of a table to read again."""
         if not spans:
             return self
         pending = {**self.pending, table: self.pending.get(table, NONE) + spans}
         return replace(self, pending=pending, touches={**self.touches, table: self.touches.get(table, 0) + 1})
 
     def voiding(self, why: Mapping[str, str]) -> Seen:
-        """With tables to be compared as a whole again."""
+        """A copy with tables that must be compared as a whole again."""
         voids = {**self.voids, **{table: self.voids.get(table, 0) + 1 for table in why}}
         return replace(self, void={**self.void, **why}, voids=voids)
 
     def known(self, table: str) -> Known:
-        """What is known of a table now."""
+        """The facts about one table."""
         return Known(
             self.pending.get(table, NONE), self.touches.get(table, 0), self.void.get(table, ""),
             self.voids.get(table, 0),
         )  # fmt: skip
 
     def without(self, table: str, known: Known, *, whole: bool = False) -> Seen:
-        """Once all that was known was read and found equal, with `whole` all of the table. If something was touched
-        since, it may have been the same, and is left."""
+        """A copy without `known`, whose rows were read and found equal; with `whole`, the whole table was. If rows were
+        touched since, they may be the same ones, so all of them stay."""
         now, pending, void = self.known(table), self.pending, self.void
         if now.touches == known.touches:
             pending = {**pending, table: now.pending.without(known.pending)}
@@ -136,13 +138,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Known:
-    """What was known of a table at some moment."""
+    """What was known about a table at one moment."""
 
     pending: RowSpans
-    """to be read again"""
+    """rows to read again"""
     touches: int
     void: str
-    """why it is to be compared as a whole again"""
+    """why the table must be compared as a whole again"""
     voids: int
 
     def as_json(self) -> dict[str, Any]:
@@ -156,9 +158,10 @@ class Known:
 
 
 def risen(before: Counts | None, now: Counts) -> set[str] | None:
-    """The servers of whose regions some may have taken mutations that skipped the log; None: any may have.
+    """The servers whose regions may have taken mutations that skipped the log; None: any server's regions may have.
 
-    A count is that of the regions that a server has now: where one fell, a region that left may have taken more before.
+    A count covers the regions that a server has now. If a count fell, a region that left the server may have taken more
+    mutations before.
     """
     if before is None:
         return set()
@@ -168,13 +171,14 @@ def risen(before: Counts | None, now: Counts) -> set[str] | None:
 
 
 _looking = threading.Lock()
-"""one look of a process at a time"""
+"""a process does one look at a time"""
 
 
 def look(run: Run) -> None:
-    """See what others wrote at the target, and which servers count mutations that skip the log, since the last time.
+    """Find rows that others wrote at the target, and servers that counted mutations which skip the log, since the last
+    look.
 
-    Raises transient errors; what cannot be read for another reason is noted, for people.
+    Raises transient errors. Any other reason why something cannot be read is noted, for people.
     """
     with _looking:
         for _ in range(_LOOKS):
@@ -206,7 +210,7 @@ def _read_target_log(run: Run, seen: Seen) -> Seen:
 
 
 def after_others(seen: Seen, found: WrittenByOthers, sources: Mapping[str, str]) -> Seen:
-    """With what others wrote at the target. `sources`: target table to source table."""
+    """A copy with the rows that others wrote at the target. `sources`: target table to source table."""
     for table, rows in found.rows.items():
         if rows:
             log.warning("others wrote %s of %s at the target, to be compared again", amount(len(rows), "row"), table)
@@ -223,7 +227,7 @@ def _unseen_for_long(run: Run, seen: Seen, moment_ms: int) -> str:
 
 
 _SURELY_KEPT_S = 60.0
-"""a target that keeps its logs no longer is not asked for how long it does"""
+"""a log unread for a shorter time counts as still kept, without asking the target for its retention"""
 
 
 def _from_here(run: Run, seen: Seen, why: str, moment_ms: int) -> Seen:
@@ -258,8 +262,8 @@ def _counted(run: Run, seen: Seen) -> Seen:
 
 
 def _after_counts(run: Run, seen: Seen, side: ClusterSide, servers: set[str] | None, since_ms: int | None) -> Seen:
-    """With the regions that were on those servers since a moment to be read again or, of these, the rows with cells
-    since then."""
+    """A copy that lists for reading again the regions that were on the servers since a moment, or only the rows in
+    these regions that have cells from then on."""
     if servers is not None and not servers:
         return seen
     for pair in run.tables:
@@ -274,7 +278,7 @@ def _after_counts(run: Run, seen: Seen, side: ClusterSide, servers: set[str] | N
             began, spans = now_ms(), recent_rows(run, pair, regions, since_ms)
             seen = replace(seen, recent_ms={**seen.recent_ms, pair.source: began})
         log.log(
-            logging.WARNING if len(spans.ranges) else logging.INFO,  # rows may only be under way
+            logging.WARNING if len(spans.ranges) else logging.INFO,  # single rows may just be under way
             "%s: %s of the %s counted writes that skip the log (SKIP_WAL): %s and %s in %s are "
             "compared again", pair.source, whose, side, amount(len(spans.rows), "row"),
             amount(len(spans.ranges), "range"), amount(len(regions), "region"),
@@ -289,5 +293,5 @@ def skips_log(run: Run) -> bool:
 
 
 def end_equality(run: Run, table: str, why: str) -> None:
-    """Have a table compared as a whole again."""
+    """End a table's equality, so that the table is compared as a whole again."""
     Seen.change(run.ledger, lambda seen: seen.voiding({table: why}))

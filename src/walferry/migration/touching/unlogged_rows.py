@@ -1,9 +1,9 @@
-"""Which rows were written past the log (SKIP_WAL) of late, by the timestamps of cells: `unlogged_writes: recent`.
+"""Find rows recently written past the log (SKIP_WAL) by the timestamps of cells: `unlogged_writes: recent`.
 
-Region servers count such mutations, and do not tell which rows they wrote. So the cells and markers that are new enough
-are read from both sides. Where those of a row are the same, nothing is missing of what was written just now, whether
-the log has it or not. A row where they are not is read again as a whole. What was written with an older timestamp is
-not seen, such as a delete of the newest version only, which takes the timestamp of that version.
+Region servers count such mutations, but do not report the rows. So walferry reads all recent cells and markers from
+both sides. If a row's recent cells are the same on both sides, the target lacks no recent write, whether the log has it
+or not. Otherwise the whole row is read again. A write with an older timestamp goes unseen: for example, a delete of
+only the newest version takes that version's timestamp.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from walferry.run.spec import TablePair
 log = logging.getLogger(__name__)
 
 MOST_ROWS = 100_000
-"""of a table at one look; what was not read by then is read as whole regions"""
+"""the most rows of a table at one look; the rest is read as whole regions"""
 MOST_BYTES = 64 << 20
-"""of their keys"""
+"""the most bytes of their keys"""
 MOST_SECONDS = 60.0
-"""for a table at one look"""
+"""the longest time for a table at one look"""
 _REGIONS_AT_ONCE = 8
 _SHOWN_S = 0.5
 """HRegion counts a mutation as it builds the edit, just before scans see it"""
@@ -40,13 +40,14 @@ _SHOWN_S = 0.5
 def oldest_unseen_ms(
     counted_ms: Mapping[str, int], servers: Collection[str] | None, silent: Collection[str], unknown: Collection[str]
 ) -> int | None:
-    """The oldest timestamp that a mutation can have, by its server's clock, which a risen count tells of and no earlier
-    count has told of. None: nobody knows.
+    """The oldest timestamp, by its server's clock, that a mutation can have if a risen count includes it and no earlier
+    count did; None if that is unknown.
 
-    `counted_ms`: before which moment each server was asked for the count that is known of it. What it took more than
-    COUNTED_LATE_MS before that is in this count. `servers`: those with risen counts; None: one has fallen, so that any
-    may have taken more before a region left it. `silent` ones do not tell now, so their counts are the old ones;
-    `unknown` ones did not tell the last time: if nothing was ever known of one, it may have counted since long ago.
+    `counted_ms`: a moment just before each server was asked for its last known count. That count includes every
+    mutation that the server took more than COUNTED_LATE_MS earlier. `servers`: those with risen counts; None: a count
+    has fallen, so any server may have taken more before a region left it. `silent` servers report no count now, so
+    their old counts stand. `unknown` servers reported none the last time: if no count of such a server was ever known,
+    it may have been counting for a long time.
     """
     if not counted_ms:
         return None
@@ -55,23 +56,24 @@ def oldest_unseen_ms(
     elif any(server in unknown and server not in counted_ms for server in servers):
         return None
     else:
-        newest = max(counted_ms.values())  # a server that nobody was told of before is newer
+        newest = max(counted_ms.values())  # a server not seen before is newer
         moments = [counted_ms.get(server, newest) for server in servers]
     return min(moments) - COUNTED_LATE_MS - CLOCKS_APART_MS if moments else None
 
 
 def in_doubt(region: Region, servers: Collection[str] | None, since_ms: int | None) -> bool:
-    """Whether a region is on one of the servers, or may have been since: it has moved since then, or is on none now."""
+    """Whether a region is on one of the servers or may have been since a moment: it has moved since, or no server has
+    it now."""
     if servers is None or region.server is None or region.server.name in servers:
         return True
     return since_ms is not None and region.changed_ms >= since_ms
 
 
 def recent_rows(run: Run, pair: TablePair, regions: Sequence[Region], since_ms: int) -> RowSpans:
-    """The rows of some regions, of either side, whose cells of that timestamp or newer ones are not the same on both.
+    """The rows in some regions of either side whose cells with that timestamp or a newer one differ between the sides.
 
-    A region that cannot be read counts as a whole, and so does what is left after MOST_ROWS, MOST_BYTES or
-    MOST_SECONDS. Rows that the log has written and that are under way are among them.
+    A region that cannot be read counts as a whole, and so does the rest after MOST_ROWS, MOST_BYTES or MOST_SECONDS.
+    The result includes rows that the log wrote and that are still under way.
     """
     time.sleep(_SHOWN_S)
     bounds = _Bounds()
@@ -102,7 +104,7 @@ def recent_rows(run: Run, pair: TablePair, regions: Sequence[Region], since_ms: 
 
 
 class _Bounds:
-    """How much of a table is read by rows at one look."""
+    """How much of a table is still read row by row at one look."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
-"""How far each table's comparison still counts: an answer for `walferry ready`, the gate and the board, by the ledger.
+"""How far each table's comparison still counts, from the ledger, for `walferry ready`, the gate and the board.
 
-The process that compares ahead notes what each look found.
+The process that compares ahead records what each look finds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SHOWN_TABLES = 5
 
 
 Advised = tuple[str, str]
-"""what speaks against a cutover, and what to do about it"""
+"""a reason against a cutover, and what to do about it"""
 
 
 def verified(ledger: RunLedger) -> tuple[str, list[Advised]]:
-    """What is known of each table since it was found equal as a whole, and what speaks against a cutover."""
+    """What is known about each table since it was found equal as a whole, and the reasons against a cutover."""
     if not options_of(ledger.record).compare_ahead:
         return "what is touched after a comparison is not followed (`compare_ahead: false`)", []
     seen, texts = Seen.of(ledger), list[str]()
@@ -62,7 +62,7 @@ def verified(ledger: RunLedger) -> tuple[str, list[Advised]]:
 
 
 def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int) -> tuple[str, Advised | None]:
-    """About a table whose comparison counts: a text, and a reason against the cutover."""
+    """For a table whose comparison counts: a text, and a reason against the cutover if there is one."""
     table, parts = whole.table, [f"{whole.table} was compared as a whole at {shown_utc(whole.ended_ms)}"]
     reason: Advised | None = None
     if (look := last_look(ledger, table)) is not None and look.at_ms >= whole.ended_ms:
@@ -103,7 +103,7 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
 
 
 def unseen(ledger: RunLedger) -> list[str]:
-    """What looks at touched rows do not see, so that only whole comparisons find it, as clauses."""
+    """Changes that looks at touched rows miss, so that only whole comparisons find them, as clauses."""
     seen, found = Seen.of(ledger), []
     if seen.unread:
         found.append(f"what others write at the target is not seen: {seen.unread}")
@@ -129,8 +129,8 @@ def unseen(ledger: RunLedger) -> list[str]:
 
 
 def _seen_by_time(ledger: RunLedger, seen: Seen) -> str:
-    """Of which tables only new timestamps were looked for after servers had counted writes that skip the log, and how
-    old their whole comparisons are; "" if all of that was before them."""
+    """The tables in which, after servers counted writes that skip the log, walferry looked only for new timestamps,
+    with the age of their whole comparisons; "" if those comparisons came later."""
     whole = {table: whole_comparison(ledger, table) for table in seen.recent_ms}
     ages = {
         table: "never" if made is None else f"{duration(max(0, now_ms() - made.began_ms) / 1000)} ago"
