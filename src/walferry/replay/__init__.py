@@ -1,6 +1,6 @@
-"""What of the log is applied when.
+"""Decide which edits of the log are applied, and when.
 
-`rounds/` follows the log, `windows/` replays a span of time: both are where to start. They rest on `rights/` (who may
-write), `keeping/` (the log is not deleted), `log/` (what it holds) and `pieces/` (work that is recorded bit by bit).
-`quarantine` has what could not be applied, `targets` whether the target tables are there.
+Start with `rounds/`, which follows the log, or `windows/`, which replays a span of time. Both use `rights/` (who may
+write), `keeping/` (the source must not delete the log), `log/` (what the log holds) and `pieces/` (work in units that
+are recorded one by one). `quarantine` handles edits that could not be applied, `targets` checks the target tables.
 """

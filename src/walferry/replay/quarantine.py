@@ -1,7 +1,7 @@
-"""What could not be applied (R5): its bytes are recorded, its regions held, and an operator releases it.
+"""What could not be applied (R5): records its bytes and holds its regions until an operator releases it.
 
-A hold says that nothing of a region (or of a whole table, ANY_REGION) is applied from an offset of a file on. While a
-file has holds, its bytes do not count as applied, and the gate to cutover is shut.
+A hold blocks a region (or a whole table, ANY_REGION): nothing is applied from an offset of a file on. While a file has
+holds, its bytes do not count as applied, and the gate to cutover is shut.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LEAVING_OUT: tuple[Resolution, ...] = ("reread", "accept")
 
 
 def held_regions(run: Run) -> dict[str, set[str]]:
-    """For each source table the held regions, by encoded name; ANY_REGION for all of them."""
+    """The held regions of each source table, by encoded name; ANY_REGION for the whole table."""
     held: dict[str, set[str]] = defaultdict(set)
     for hold in run.ledger.quarantine.holds():
         held[hold.table].add(hold.region)
@@ -56,11 +56,11 @@ def untouched(file: WalFile, tables: Collection[str]) -> FileReport:
 
 
 def record(run: Run, reports: Sequence[FileReport], also: Change, regions: RegionChanges | None = None) -> None:
-    """Record reports in the ledger: quarantine, holds, and ranges with what they show about `regions`.
+    """Record reports in the ledger: quarantine items, holds, ranges, and what the reports show about `regions`.
 
-    All that is one transaction, with `also`, which is fenced. After a kill before it, the piece is repeated from its
-    beginning. A file that was not read to its end is recorded without entries: when it is released, it is read again
-    (`_unread`).
+    Everything is written in one transaction with `also`, which is fenced. A kill before the transaction makes the next
+    process repeat the whole piece. A file that was not read to its end is recorded without entries, and is read again
+    once it is released (`_unread`).
     """
     refusals, tables = [refusal for report in reports for refusal in report.refusals], [p.source for p in run.tables]
     kept, ids = run.ledger.quarantine, list[int]()
@@ -90,7 +90,7 @@ def record(run: Run, reports: Sequence[FileReport], also: Change, regions: Regio
 
 
 def range_of(report: FileReport, tally: TableTally, state: RangeState) -> WalRange:
-    """A whole file as the ledger's range for one table."""
+    """The ledger's range for one table that covers a whole file."""
     return WalRange(
         file=report.file, start=0, end=report.length, table=tally.table, entries=tally.entries, cells=tally.cells,
         first_write_ms=tally.first_write_ms or None, last_write_ms=tally.last_write_ms or None, state=state,
@@ -98,7 +98,7 @@ def range_of(report: FileReport, tally: TableTally, state: RangeState) -> WalRan
 
 
 def item_of(refusal: Refusal) -> QuarantineItem:
-    """A refusal as the ledger's quarantine takes it."""
+    """The quarantine item for a refusal."""
     return QuarantineItem(
         refusal.file, refusal.start, max(refusal.start, refusal.end), refusal.table, refusal.region,
         refusal.sequence_number, refusal.reason, refusal.data, refusal.kind,
@@ -112,7 +112,7 @@ def _holds(
     refusals: Sequence[Refusal],
     ids: Sequence[int],
 ) -> list[Hold]:
-    """What is held beside the `known` holds because of refusals, whose items have these ids."""
+    """The holds to add to the `known` ones; `ids` are the quarantine items of the refusals."""
     numbers = dict(zip(refusals, ids, strict=True))
     behind: dict[tuple[str, str], int] = {}
     for hold in known:
@@ -122,8 +122,8 @@ def _holds(
         for table in _tables_of(refusal, tables):
             behind.setdefault((table, refusal.region), number)
             behind.setdefault((table, ANY_REGION), number)
-    # From the start of each file: applying a held region's edits again changes nothing, and a batch that is repeated
-    # after a kill may include earlier files than the first attempt.
+    # Hold from the start of each file: applying a held region's edits again changes nothing, and a batch that is
+    # repeated after a kill may include earlier files than the first attempt.
     holds = {}
     for report in reports:
         for table, region in _withheld(report):
@@ -137,13 +137,13 @@ def _holds(
 
 
 def _withheld(report: FileReport) -> list[tuple[str, str]]:
-    """The tables and regions of which something in a file waits."""
+    """The tables and regions with edits in the file that were not applied."""
     whole = () if report.complete else report.tallies
     return [*((item.table, item.region) for item in report.withheld), *((tally.table, ANY_REGION) for tally in whole)]
 
 
 def _tables_of(refusal: Refusal, tables: Sequence[str]) -> Sequence[str]:
-    """Those of the run's tables that a refusal is about."""
+    """The run's tables that a refusal is about."""
     return tables if refusal.table == ANY_TABLE else [refusal.table]
 
 
@@ -153,9 +153,9 @@ def _tables_of(refusal: Refusal, tables: Sequence[str]) -> Sequence[str]:
 def release(run: Run, quarantine_id: int, resolution: Resolution, reason: str) -> Quarantined:
     """Record an operator's decision; the next round applies it.
 
-    retry: apply the entry again (after the target was fixed). rpc: apply it, and what it holds, by rpc even if the run
-    uses Thrift. reread: apply what it holds without the entry, then copy the rows' current state from
-    the source. accept: leave it out, for the recorded reason.
+    retry: apply the entry again (after somebody has fixed the target). rpc: apply the entry and the held edits by rpc,
+    even if the run uses Thrift. reread: apply the held edits without the entry, then copy the rows' current state from
+    the source. accept: leave the entry out, for the recorded reason.
     Raises UsageError as `check_release` does.
     """
     check_release(run, quarantine_id, resolution)
@@ -163,8 +163,8 @@ def release(run: Run, quarantine_id: int, resolution: Resolution, reason: str) -
 
 
 def check_release(run: Run, quarantine_id: int, resolution: Resolution) -> None:
-    """Raise UsageError for an item that is not of this run, for a broken lineage, which cannot be released, and for
-    `retry` of a marker whose data the log does not hold."""
+    """Raise UsageError for another run's item, for a broken lineage, which cannot be released, and for `retry` or `rpc`
+    of a marker whose data the log does not hold."""
     item = find_item(run.ledger, quarantine_id)
     if resolution in ("retry", "rpc") and item.kind is RefusalKind.NOT_IN_LOG:
         raise UsageError(
@@ -180,7 +180,7 @@ def check_release(run: Run, quarantine_id: int, resolution: Resolution) -> None:
 
 
 def find_item(ledger: RunLedger, quarantine_id: int) -> Quarantined:
-    """An item of a run. Raises UsageError when the run has no such item."""
+    """Find an item of a run. Raises UsageError when the run has no such item."""
     for item in ledger.quarantine.items():
         if item.quarantine_id == quarantine_id:
             return item
@@ -192,9 +192,9 @@ def find_item(ledger: RunLedger, quarantine_id: int) -> Quarantined:
 
 
 def apply_released(run: Run, spark: SparkSession, route: Route, fence: Change) -> None:
-    """Apply what released items held, in row order, and lift their holds. What is recorded calls `fence`.
+    """Apply the edits that released items held, in row order, and lift their holds. Each transaction calls `fence`.
 
-    What another item also holds stays held by that one. After a kill in between it is repeated.
+    A region that another item holds too stays held by that item. After a kill, the next process repeats all of this.
     """
     holds = run.ledger.quarantine.holds()
     if not holds:
@@ -219,7 +219,7 @@ def apply_released(run: Run, spark: SparkSession, route: Route, fence: Change) -
 
 
 def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold], fence: Change) -> None:
-    """Regions that another item holds are held by that one in the released item's files too."""
+    """Extend other items' holds on regions to the released items' files."""
     behind = {hold.region: hold.quarantine_id for hold in waiting}
     holds = [
         Hold(hold.file, hold.table, region, 0, number)
@@ -273,8 +273,8 @@ def _apply_table(
     if refusals:
         _hold_again(run, released, refusals[0], fence)
         return
-    # Copy these last: of two puts with equal timestamps the later one wins, so an edit before the entry would replace
-    # them. Regions that were copied earlier are among those whose log was just applied again.
+    # Copy these rows last: of two puts with equal timestamps the later one wins, so an older edit of the log could
+    # replace a copied one. Regions that were copied before are included, since their log was just applied again.
     for item in left_out:
         if item.resolution == "reread" and item.table in (table, ANY_TABLE):
             try:
@@ -291,16 +291,17 @@ def _apply_table(
 
 
 def _unread(run: Run, table: str) -> set[str]:
-    """Names of the files that were held as a whole, or hold nothing of the table."""
+    """Names of the files that were held as a whole, or have no entry of the table."""
     return {r.file for r in run.ledger.log.ranges(state="sealed") if r.table == table and not r.entries}
 
 
 def _passed_over(
     breaks: Sequence[Refusal], indexes: Sequence[FileIndex], task: RowTask, items: Iterable[Quarantined]
 ) -> list[Refusal]:
-    """What a file that was held as a whole has besides edits, and nobody has seen yet: bulk loads, a broken lineage.
+    """New refusals from files that were held as a whole, for something other than edits: bulk loads, a broken lineage.
 
-    What is already in quarantine has been seen, whatever was decided. Damage shows when the edits are read.
+    Refusals that are already in quarantine are left out, whatever the decision. Damage is found when the edits are
+    read.
     """
     known = {(item.file, item.start) for item in items}
     found = [refusal for index in indexes for refusal in index.report.refusals]
@@ -322,11 +323,11 @@ def _mark_applied(
     regions: RegionChanges,
     fence: Change,
 ) -> None:
-    """Record the ranges of these files as applied, to the files' real ends, except those that are still held.
+    """Record the ranges of these files, up to the files' real ends, as applied; those still held stay sealed.
 
-    What the files hold, and what they show about `regions`, is recorded now. Their ranges may have ended too early: a
-    file that its server had just closed is listed with length 0. A file without a range belongs to a batch that was
-    killed and will be repeated.
+    Also records the files' tallies, and what the files show about `regions`. The recorded ranges may end too early: the
+    NameNode lists a file that its server has just closed with length 0. A file without a range belongs to a batch that
+    was killed and will be repeated.
     """
     known = run.ledger.log.known({index.report.file for index in indexes})
     sealed = {r.file: r for r in run.ledger.log.ranges(state="sealed") if r.table == table}
@@ -340,7 +341,7 @@ def _mark_applied(
 
 
 def _length(run: Run, file: WalFile) -> int:
-    """The length of a file that nobody writes to any more."""
+    """The length of a sealed file."""
     try:
         return open_wal(run.source_files, run.wal_root, file).locate().length
     except GapError:
@@ -348,7 +349,7 @@ def _length(run: Run, file: WalFile) -> int:
 
 
 def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal, fence: Change) -> None:
-    """What was released is refused again: a new item takes over the holds."""
+    """Released edits are refused again: put a new item into quarantine, which takes over the holds."""
     before = ", ".join(str(number) for number in sorted({hold.quarantine_id for hold in released}))
     again = replace(item_of(refusal), reason=f"again, after the release of {before}: {refusal.reason}")
 
@@ -360,7 +361,7 @@ def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal, fence: Cha
 
 
 def borders_of(run: Run, table: str, region: str) -> list[tuple[bytes, bytes]]:
-    """Row ranges to copy: a region's, or those of all regions when it is unknown or no longer exists."""
+    """Row ranges to copy: the region's, or all regions' when that region is unknown or no longer exists."""
     regions = run.source.regions(table)
     chosen = [r for r in regions if r.encoded == region] or regions
     return [(r.start, r.end) for r in chosen]

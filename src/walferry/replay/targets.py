@@ -6,7 +6,7 @@ from walferry.run.run import Run
 
 
 def target_faults(run: Run) -> list[str]:
-    """Why edits cannot be applied to the existing target tables: missing tables or families, each as text."""
+    """The reasons why edits cannot be applied to the target tables, as text: missing tables, missing families."""
     faults = []
     for pair in run.tables:
         if not run.source.table_exists(pair.source):

@@ -1,12 +1,12 @@
 """Protection without a peer: each WAL is copied to the run's own folder as soon as it is closed.
 
-The cleaner's time to live counts from a file's close, and a file may be archived long after that: waiting for oldWALs
-would be too late. A file is copied once its contents and its end are final (`wal.files`): when it has its trailer, when
-it is archived, or, without a trailer (its writer broke, or its server died), when the NameNode lists as many bytes as
-can be read. If an archived file has another length than its copy, it is copied again.
+The cleaner's time to live counts from a file's close, and HBase may archive the file long after that, so waiting until
+the file is in oldWALs would be too late. A file is copied once its contents and its end are final (`wal.files`): when
+it has its trailer, when it is archived, or, without a trailer (its writer broke, or its server died), when the NameNode
+lists as many bytes as can be read. If an archived file and its copy differ in length, the file is copied again.
 
-The copy has a name of its own until it is whole, so two processes may copy one file, and a kill leaves nothing that
-looks like a copy. `wal.copies` shows the copies to whoever reads the log.
+A copy under way has a unique name until it is complete. So two processes may copy the same file, and a killed process
+leaves nothing that looks like a copy. Readers of the log find the copies through `wal.copies`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from walferry.wal.open import CLOSE_SECONDS
 log = logging.getLogger(__name__)
 
 NAMES_EVERY_LOG = False
-"""A log that was begun and closed a moment ago may not have been copied yet: it is in the archive, with few others."""
+"""A log that was created and closed a moment ago may have no copy yet: list the archive, which has few files."""
 AT_ONCE = 4
-"""files that are copied at the same time"""
+"""how many files are copied at the same time"""
 UNFINISHED = ".copying"
 _LEFT_MS = 3_600_000
-"""the age at which a copy under way is taken for one of a killed process"""
+"""age at which an unfinished copy counts as left behind by a killed process"""
 
 
 class StageLostError(WalferryError):
@@ -68,12 +68,12 @@ def begin(run: Run) -> dict[str, Any]:
     try_writing(stage.files, stage.path)
     made(run, "source", "folder", url)
     live = list_live(stage.source, stage.root)
-    _note(run, [], now_ms())  # from now on a status warns if nobody looks again
+    _note(run, [], now_ms())  # from now on the status warns if `tend` stops
     return {"folder": url, "groups": sorted({file.group for file in live if file.place is Place.LIVE})}
 
 
 def try_writing(files: FileSystem, folder: str) -> None:
-    """Raise what writing to a folder raises, by a small file that is deleted at once."""
+    """Write a small file to a folder and delete it. Raises the file system's errors."""
     probe = f"{folder}/{uuid4().hex}{UNFINISHED}"
     files.write(probe, [b"walferry"])
     files.delete(probe)
@@ -91,7 +91,7 @@ def require(run: Run) -> None:
 
 
 def kept(run: Run) -> set[str]:
-    """Names of the files that have a copy, by the ledger."""
+    """Names of the files that have a copy according to the ledger."""
     return {file.name for file in run.ledger.staged.there()}
 
 
@@ -117,10 +117,10 @@ def let_go(run: Run, keep_hours: float | None = None) -> list[str]:
 
 
 def tend(run: Run) -> float | None:
-    """Copy every closed file that has no copy yet. Returns after how many seconds to do it again; None: never again.
+    """Copy every closed file that has no copy yet. Returns the seconds until the next call; None: no further call.
 
-    A file that cannot be copied keeps no other from it. Raises TransientError and the errors of both file systems, the
-    first of several, after everything else is copied.
+    A file that cannot be copied does not stop the others. Once those are copied, raises the first error: a
+    TransientError or an error of either file system.
     """
     if _is_over(run):
         _leave(run)
@@ -134,13 +134,13 @@ def tend(run: Run) -> float | None:
     fences = run.fences()
     listed = [file for file in list_wals(stage.source, stage.root) if fences.starts_by(file)]
     known = run.ledger.staged.known([file.name for file in listed])
-    newest = {file.group: file.number for file in listed}  # they are ordered by number
+    newest = {file.group: file.number for file in listed}  # `listed` is ordered by number
     todo = [
         file for file in listed
         if file.name not in known or (file.place is Place.ARCHIVED and file.length != known[file.name].bytes)
     ]  # fmt: skip
     waiting = {file.name: file for file in todo if file.place is Place.ARCHIVED or file.number != newest[file.group]}
-    todo.sort(key=lambda file: file.modified_ms)  # the first to be deleted
+    todo.sort(key=lambda file: file.modified_ms)  # copy first what the cleaner deletes first
     errors: list[Exception] = []
     with ThreadPoolExecutor(AT_ONCE, "stage") as pool:
         tries = {pool.submit(_copy_if_final, stage, file, newest[file.group]): file for file in todo}
@@ -152,7 +152,7 @@ def tend(run: Run) -> float | None:
                     waiting.pop(file.name, None)
                     log.info("staged WAL file %s, %d bytes", file.name, copied.bytes)
                 elif file.place is not Place.ARCHIVED and file.name in waiting:
-                    # It is not closed yet: until it is, its modification may be long ago.
+                    # The file is not closed yet: until then its modification time may be old.
                     waiting[file.name] = replace(file, modified_ms=max(file.modified_ms, looked_ms))
             except Exception as error:  # must not keep the others from being copied
                 log.warning("WAL file %s could not be copied and may be lost: %s", file.path, error)
@@ -167,12 +167,12 @@ def tend(run: Run) -> float | None:
 
 
 def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
-    """Nothing: `tend` looks at the source more often than anybody else."""
+    """Nothing to do: `tend` lists the source's files more often."""
 
 
 def _note(run: Run, waiting: Sequence[WalFile], looked_ms: int) -> Retention:
-    """Record what is kept, which of the closed files that have no copy would be lost first, and whether the look before
-    was too long ago."""
+    """Record what is kept, and which of the `waiting` files, closed but not copied, the cleaner would delete first. Log
+    and audit an error if the previous look was too long ago."""
     kept = retention_now(run)
     first = min(waiting, key=lambda file: file.modified_ms, default=None)
     lost_ms = None if first is None else first.modified_ms + round(kept.ttl_seconds * 1000)
@@ -188,14 +188,14 @@ def _note(run: Run, waiting: Sequence[WalFile], looked_ms: int) -> Retention:
 
 
 def pause_seconds(ttl_seconds: float) -> float:
-    """How long may pass until the source is looked at again: a small part of the time in which a file is lost."""
+    """Seconds until the source must be listed again: a small part of the cleaner's time to live."""
     return min(30.0, max(1.0, ttl_seconds / 20))
 
 
 def _final(stage: _Stage, file: WalFile, newest: int) -> WalFile | None:
-    """The file as it is now, if its contents and its end are final, or may be; `newest`: number of its group's last.
+    """The file as it is now if its contents and its end are final, or may be. `newest`: the group's highest number.
 
-    A file without a trailer may be final: `_copy` compares what can be read of it with what the NameNode lists.
+    A file without a trailer may be final: `_copy` compares the bytes it can read with the length the NameNode lists.
     """
     if file.place is Place.ARCHIVED:
         return file
@@ -209,13 +209,13 @@ def _final(stage: _Stage, file: WalFile, newest: int) -> WalFile | None:
 
 
 def _copy_if_final(stage: _Stage, file: WalFile, newest: int) -> StagedFile | None:
-    """What `_copy` returns of a file that may be final; None of others."""
+    """Copy a file if it may be final; otherwise None."""
     now = _final(stage, file, newest)
     return None if now is None else _copy(stage, now)
 
 
 def _copy(stage: _Stage, file: WalFile) -> StagedFile | None:
-    """Copy a file; None if it is not final yet, or no longer where it was listed: the next time."""
+    """Copy a file; None, to be tried again, if the file is not final yet or has moved since it was listed."""
     unfinished = f"{stage.path}/{file.name}.{uuid4().hex}{UNFINISHED}"
     digest, size = hashlib.sha256(), 0
 
@@ -251,11 +251,11 @@ def _copy(stage: _Stage, file: WalFile) -> StagedFile | None:
 
 
 def _sweep(stage: _Stage) -> None:
-    """Delete what killed processes have left."""
+    """Delete unfinished copies of killed processes."""
     try:
         found = stage.files.list(stage.path)
     except FileNotFoundError:
-        return  # another process renamed a copy just now
+        return  # another process has just renamed a copy
     for status in found:
         if status.name.endswith(UNFINISHED) and now_ms() - status.modified_ms > _LEFT_MS:
             try:
@@ -265,17 +265,17 @@ def _sweep(stage: _Stage) -> None:
 
 
 def _is_over(run: Run) -> bool:
-    """Whether nothing is read any more: the last gate was passed, or the run was ended."""
+    """Whether nobody needs the log any more: the last gate was passed, or the run was ended."""
     return run.ledger.phases.facts("check_drain") is not None or run.ledger.record.state != "running"
 
 
 def _leave(run: Run) -> None:
-    """A release or an abort may have removed the folder just before a copy was written."""
+    """Remove the folder again: a copy may have been written just after a release or an abort removed it."""
     if run.ledger.phases.find("release") is not None or run.ledger.record.state != "running":
         stage = _stage(run)
         try:
             stage.files.delete(stage.path, recursive=True)
-        except Exception as error:  # it may never come back: who copies must end as the run has (`objects.release`)
+        except Exception as error:  # the file system may be gone for good: end with the run, like `objects.release`
             log.warning("%s cannot be deleted: if it is still there, delete it yourself: %s", _url(run), error)
 
 

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 QUEUE_SECONDS = 60.0
 FULL_QUEUE = 2_500
-"""names in a peer's queue of one server, which may have twice as many before the peer is removed. A name has up to 110
-bytes, and ZooKeeper sends 1 MB in one answer (`jute.maxbuffer`)."""
+"""names in a peer's queue on one server at which a second peer takes over; the queue may hold twice as many before the
+first peer is removed. A name has up to 110 bytes, and ZooKeeper sends 1 MB in one answer (`jute.maxbuffer`)."""
 NAMES_EVERY_LOG = True
 """whether `kept` names every log that holds an edit, so that the archive need not be listed for others"""
 
@@ -39,7 +39,7 @@ def begin(run: Run) -> dict[str, Any]:
 
 
 def _add(run: Run, peer: str) -> list[str]:
-    """Add a peer, unless an earlier attempt did. Returns the groups whose logs it keeps from now on."""
+    """Add a peer, unless an earlier attempt did. Returns the WAL groups whose logs the peer keeps from now on."""
     there = peer in run.source.peers()
     plan_own(run, "source", "peer", peer, there=there)
     if not there:
@@ -49,20 +49,20 @@ def _add(run: Run, peer: str) -> list[str]:
 
 
 def let_go(run: Run, keep_hours: float | None = None) -> str | None:
-    """Release the source's applied WALs, from time to time, for a run that goes on for long.
+    """Release the source's applied WALs. Call this from time to time, since a run may last for weeks.
 
-    A disabled peer's queue only grows. So after `keep_hours`, or once a server has FULL_QUEUE names in it, a second
-    peer begins to keep the log. After as long again, once it alone keeps every file that is not applied yet, the first
-    is removed: a file is kept for one to two times `keep_hours`, by default the run's setting. Returns the name of the
-    removed peer, or None. Idempotent.
+    A disabled peer's queue only grows. So after `keep_hours` (default: the run's setting), or once the queue has
+    FULL_QUEUE names on a server, this adds a second peer. After the same time again, once the second peer keeps every
+    file that is not applied yet, the first one is removed. So a file is kept for one to two times `keep_hours`. Returns
+    the name of the removed peer, or None. Idempotent.
     """
     keep_hours = run.log_times.keep_hours if keep_hours is None else keep_hours
     peers = _own_peers(run)
     if not peers:
-        return None  # an abort has removed them
+        return None  # an abort has removed the peers
     older, newest = peers[0], peers[-1]
     if newest.state != "made":
-        _add(run, newest.name)  # that was interrupted
+        _add(run, newest.name)  # an earlier attempt was interrupted
         return None
     aged = time.time() * 1000 - newest.planned_ms >= keep_hours * 3_600_000
     queue = _longest_queue(run, newest.name)
@@ -70,7 +70,7 @@ def let_go(run: Run, keep_hours: float | None = None) -> str | None:
         return None
     if newest is older:
         every = [o for o in run.ledger.objects.all() if o.kind == "peer"]
-        # No first peer of a run ends like this, so the name is no other run's.
+        # No run's first peer has this suffix, so the name cannot clash with another run's.
         _add(run, f"{run.peer}_R{len(every)}")
         return None
     name = newest.name
@@ -127,16 +127,16 @@ class PeerChangedError(WalferryError):
 
 
 def require(run: Run) -> None:
-    """Raise PeerChangedError unless the run's peers are disabled, and the newest of them exists. Check this in each
-    round: an enabled peer releases WALs at once, and without a peer the cleaner deletes them."""
+    """Raise PeerChangedError unless the run's peers are disabled and the newest one exists. Check this in each round:
+    an enabled peer releases WALs at once, and without a peer the cleaner deletes them."""
     made = [o.name for o in _own_peers(run) if o.state == "made"]
-    if not made:  # an abort has removed it in the meantime
+    if not made:  # an abort has removed the peer
         state = run.ledger.record.state
         raise PeerChangedError(f"run {run.run_id} is {state} and has no peer: nothing keeps its WALs", peer="")
     peers = run.source.peers()
     for peer in made:
         enabled, _ = peers.get(peer, (None, ""))
-        # An older one may just have been removed, because the newest keeps all that is not applied (`let_go`).
+        # `let_go` may just have removed an older peer, because the newest keeps every file that is not applied.
         if enabled or (enabled is None and peer == made[-1]):
             what = "enabled" if enabled else "removed"
             raise PeerChangedError(
@@ -147,7 +147,7 @@ def require(run: Run) -> None:
 
 
 def kept(run: Run, *peers: str) -> set[str]:
-    """Names of the WAL files in the queues of these peers, by default of all the run's."""
+    """Names of the WAL files in the queues of these peers; by default, of all the run's peers."""
     queues = [run.source.peer_queues(peer) for peer in peers or [o.name for o in _own_peers(run)]]
     return {name for queue in queues for names in queue.values() for name in names}
 
@@ -158,12 +158,12 @@ def why_missing(run: Run, name: str) -> str:
 
 
 def tend(run: Run) -> None:
-    """The peer needs nobody."""
+    """Nothing to do: HBase maintains the peer's queue."""
 
 
 def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
-    """Note how much of the source's disk WALs take that only the run's peers still keep: past their time to live, and
-    in no other peer's queue. `listed`: a listing of the whole archive."""
+    """Note how much of the source's disk is used by WALs that only the run's peers still keep: WALs past their time to
+    live and in no other peer's queue. `listed`: a listing of the whole archive."""
     retention = retention_now(run)
     own = [item.name for item in _own_peers(run)]
     mine = kept(run)

@@ -1,4 +1,4 @@
-"""What a run creates on the clusters: recorded before it is created, and removed at its end (R6)."""
+"""The objects that a run creates on the clusters: recorded before they are created, and removed at the end (R6)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from walferry.wal.copies import open_folder
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 90.0
-"""how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's"""
+"""how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's lease"""
 
 
 def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, there: bool) -> None:
-    """Record that the run is about to create an object. If it exists (`there`), it must be of an earlier attempt.
+    """Record that the run is about to create an object. `there`: the object exists, from an earlier attempt of the run.
 
-    Raises ForeignObjectError otherwise: a run with the same id in another ledger may have left it or use it.
+    Raises ForeignObjectError if it exists but this run did not plan it: a run with the same id in another ledger may
+    have left it behind, or may use it.
     """
     planned = {(o.cluster, o.kind, o.name) for o in run.ledger.objects.all()}
     if there and (cluster, kind, name) not in planned:
@@ -41,8 +42,8 @@ def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, the
 def made(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
     """Record that an object was created.
 
-    If the run was ended meanwhile, removes what the run has on the clusters and raises RunEndedError: the abort may
-    have looked just before the object existed.
+    If the run was ended in the meantime, removes the run's objects from the clusters and raises RunEndedError: the
+    abort may have looked just before this object existed.
     """
     run.ledger.objects.made(cluster, kind, name)
     record = run.ledger.record
@@ -58,12 +59,12 @@ class ForeignObjectError(UsageError):
 def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
     """Remove every object that the run created on the clusters. Only at the end of a run or at an explicit abort.
 
-    Source tables that the run set READONLY stay so once the target is open, to keep late writers out; an abort before
-    that lifts it. The DURABILITY of target tables is restored (`replay.rights.durability`). An object that is planned
-    and does not exist stays planned while a process works on a phase of the run, which may still create it and then
-    removes it (`made`); if that process is killed in between, repeat the abort. A folder that cannot be deleted is
-    left: its file system may never come back, and nothing depends on it. Facts: removed, left. Raises the first of
-    several errors after everything else is removed.
+    Once the target is open, source tables that the run set READONLY stay so, to keep late writers out; an abort before
+    that lifts READONLY. The DURABILITY of target tables is restored (`replay.rights.durability`). A planned object that
+    does not exist stays planned while a process works on a phase of the run: that process may still create the object,
+    and then removes it (`made`). If the process is killed in between, repeat the abort. A folder that cannot be deleted
+    is left behind: its file system may be gone for good, and nothing depends on the folder. Facts: removed, left. An
+    error does not stop the removal of the other objects; the first error is raised at the end.
     """
     removed: list[str] = []
     left: list[str] = []
@@ -78,7 +79,7 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         name = named(item)
         try:
             there = _remove(run, item)
-        except Exception as error:  # must not keep the others
+        except Exception as error:  # go on with the other objects
             left.append(name)
             if item.kind == "folder":
                 log.warning("%s cannot be deleted: delete it yourself, since nobody needs it any more: %s", name, error)
@@ -95,7 +96,7 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         run.ledger.objects.removed(item.cluster, item.kind, item.name)
         removed.append(name)
         log.info("removed %s", name)
-    try:  # Last, since it may wait for a lease.
+    try:  # last, since this may wait for a lease
         restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
     except Exception as error:
         errors.append(error)
@@ -107,17 +108,17 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
 
 
 def stays_read_only(ledger: RunLedger, *, aborted: bool) -> bool:
-    """Whether source tables that the run set READONLY stay so at its end."""
+    """Whether source tables that the run set READONLY stay so when the run ends."""
     return not aborted or opened_ms(ledger) is not None
 
 
 def named(item: ClusterObject) -> str:
-    """What an object is called; a folder is wherever its URL says."""
+    """An object's name in messages, with its cluster; a folder's URL says where the folder is."""
     return f"{item.kind} {item.name}" + ("" if item.kind == "folder" else f" at the {item.cluster}")
 
 
 def _remove(run: Run, item: ClusterObject) -> bool:
-    """Remove an object, or lift READONLY. Returns whether there was any."""
+    """Remove an object, or lift READONLY. Returns whether the object existed."""
     client = run.source if item.cluster == "source" else run.target
     if item.kind == "peer":
         return item.name in client.peers() and client.remove_peer(item.name)
@@ -127,7 +128,7 @@ def _remove(run: Run, item: ClusterObject) -> bool:
         table = next(pair.target for pair in run.tables if staging_folder(run.target_root, pair.target) == item.name)
         holder = lease.holder_of(client.zk, table)
         if holder is not None and not lease.is_of(run.run_id, holder):
-            return False  # whoever took the lease has removed this run's files, and has some of its own there
+            return False  # the lease's new holder has removed this run's files, and stages its own there
         return run.target_files.delete(item.name, recursive=True)
     if item.kind == "folder":
         files, path = open_folder(item.name, client.address.user)
@@ -138,7 +139,7 @@ def _remove(run: Run, item: ClusterObject) -> bool:
 
 
 def _phases_at_work(run: Run) -> list[str]:
-    """The phases on which a live process works. One that is only recorded as running may have been killed."""
+    """The phases on which a live process works: a process whose phase is recorded as running may have been killed."""
     signs = alive(run.ledger)
     begun = [label(phase) for phase in run.ledger.phases.all() if phase.state == "running" and phase.phase != "release"]
     return [name for name in begun if name in signs]

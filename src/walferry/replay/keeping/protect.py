@@ -1,7 +1,7 @@
 """Protect: nothing of the source's log is lost before it is applied.
 
-There are two ways, each a module with the same functions: `by_peer` (`protect: peer`) lets a disabled replication peer
-keep the WALs at the source; `by_copies` (`protect: stage`) copies each of them to a folder as soon as it is closed.
+There are two ways, each a module with the same functions: `by_peer` (`protect: peer`) keeps the WALs at the source with
+a disabled replication peer; `by_copies` (`protect: stage`) copies each WAL to a folder as soon as it is closed.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ class Protection(Protocol):
     """whether `kept` names every log that holds an edit, so that the archive need not be listed for others"""
 
     def begin(self, run: Run) -> dict[str, Any]:
-        """Begin to keep what is written from now on. Idempotent; returns facts for the phase."""
+        """Begin to keep the log that is written from now on. Idempotent; returns facts for the phase."""
 
     def require(self, run: Run) -> None:
         """Raise unless the log is being kept."""
 
     def kept(self, run: Run) -> set[str]:
-        """Names of the WAL files that are kept. Each of them is required, unless it is applied (R1)."""
+        """Names of the WAL files that are kept. Each of them is required until it is applied (R1)."""
 
     def let_go(self, run: Run) -> object:
-        """Release what is applied and was kept for long enough. Idempotent; called from time to time."""
+        """Release files that are applied and were kept for long enough. Idempotent; called from time to time."""
 
     def tend(self, run: Run) -> float | None:
-        """Do what must happen beside all phases. Returns after how many seconds to do it again; None: never again."""
+        """Do the work that runs beside all phases. Returns the seconds until the next call; None: no further call."""
 
     def take_stock(self, run: Run, listed: Sequence[WalFile]) -> None:
         """Note what is kept (`run.progress.exposure`), given a listing of the whole archive."""
 
     def why_missing(self, run: Run, name: str) -> str:
-        """What probably happened to a file that was kept and is missing, as a sentence without its full stop."""
+        """What probably happened to a file that was kept and is missing: a sentence without the full stop."""
 
 
 _WAYS: dict[str, Protection] = {"peer": by_peer, "stage": by_copies}
@@ -61,7 +61,7 @@ def way_of(run: Run) -> Protection:
 
 @contextmanager
 def tended(run: Run) -> Iterator[None]:
-    """Let a thread do what the protection needs beside the phases, until the block ends."""
+    """Run the protection's `tend` in a thread until the block ends."""
     way, ended = way_of(run), Event()
     thread = Thread(target=lambda: tend(run, way, ended.wait), name="protection", daemon=True)
     thread.start()
@@ -73,10 +73,10 @@ def tended(run: Run) -> Iterator[None]:
 
 
 def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:
-    """Do what a protection needs until it needs no more, or until `wait`, which is given seconds, returns True.
+    """Call a protection's `tend` until it returns None, or until `wait`, which gets seconds, returns True.
 
-    Whatever fails is tried again: before a file is lost there is time, and a status that tells how much
-    (`run.progress.exposure`); a thread that ended would lose it without a word.
+    Retries after every error: there is time before a file is lost, and the status shows how much
+    (`run.progress.exposure`). If the thread ended instead, the file would be lost silently.
     """
     pause: float | None = 0.0
     while pause is not None and not wait(pause):
@@ -93,7 +93,7 @@ def protect(run: Run) -> dict[str, Any]:
 
 
 def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
-    """Note what is kept, given a listing of the whole archive; nothing depends on it, so what fails is only logged."""
+    """Note what is kept, given a listing of the whole archive. Errors are only logged, since nothing depends on it."""
     try:
         way_of(run).take_stock(run, listed)
     except WalferryError as error:
@@ -101,9 +101,9 @@ def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
 
 
 def not_applied(run: Run, kept: Collection[str]) -> set[str]:
-    """Those of the kept files that are not applied for every table of the run.
+    """The kept files that are not applied for every table of the run.
 
-    A peer's queue names all files that were ever put into it: those that were applied once are not looked up again.
+    A peer's queue names every file that was ever added to it, so files once found applied are not looked up again.
     """
     new = set(kept) - run.source_log.applied
     applied = run.ledger.log.applied(new)
@@ -112,12 +112,12 @@ def not_applied(run: Run, kept: Collection[str]) -> set[str]:
 
 
 def finish(run: Run, outcome: str, gate: Callable[[Run], None] | None = None) -> None:
-    """Remove what the run created on the clusters, except the target tables, and end it as done.
+    """Remove what the run created on the clusters, except the target tables, and end the run as done.
 
-    `gate` is asked first, if the phases before are done.
+    `gate` is checked first, once all earlier phases are done.
 
-    Raises GateShutError while edits are in quarantine: their WALs would be lost with what keeps them. An abort does not
-    check.
+    Raises GateShutError while edits are in quarantine: removing the protection would lose their WALs. An abort skips
+    this check.
     """
     if run.ledger.quarantine.items("held") or run.ledger.quarantine.holds():
         reason = f"edits wait in quarantine: `walferry quarantine list {run.run_id}`"

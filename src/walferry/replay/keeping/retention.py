@@ -1,7 +1,7 @@
-"""How long the source keeps a WAL that nothing holds back, by its master's settings.
+"""How long the source keeps a WAL that nothing holds back, by the master's settings.
 
-The cleaner (CleanerChore with TimeToLiveLogCleaner) deletes an archived file whose modification, which is its close,
-was `hbase.master.logcleaner.ttl` ago. It comes every `hbase.master.cleaner.interval`.
+The cleaner (CleanerChore with TimeToLiveLogCleaner) deletes an archived file `hbase.master.logcleaner.ttl` after its
+last modification, which is its close. The cleaner runs every `hbase.master.cleaner.interval`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from walferry.run.run import Run
 TTL = "hbase.master.logcleaner.ttl"
 INTERVAL = "hbase.master.cleaner.interval"
 DEFAULT_MS = 600_000
-"""HBase's, of both"""
+"""HBase's default for both settings"""
 ASK_SECONDS = 600.0
 _NOTE = "retention of the source's log"
 
 
 @dataclass(frozen=True)
 class Retention:
-    """The defaults are HBase's."""
+    """The cleaner's settings, by default HBase's."""
 
     ttl_seconds: float = DEFAULT_MS / 1000
     interval_seconds: float = DEFAULT_MS / 1000
     assumed: bool = False
-    """whether they are only HBase's defaults, because no server tells its settings"""
+    """whether the values are only HBase's defaults, because no server shows its settings"""
 
 
 def retention_of(source: HBaseClient) -> Retention:
-    """The settings by the region servers' web pages (/conf), the shortest of those that are asked."""
+    """The settings from region servers' web pages (/conf): the shortest among the servers that are asked."""
     answers = some_settings(source)
     if not answers:
         return Retention(assumed=True)
@@ -43,7 +43,7 @@ def retention_of(source: HBaseClient) -> Retention:
 
 
 def retention_now(run: Run) -> Retention:
-    """The settings of a run's source, asked for every ten minutes."""
+    """The settings of a run's source, read again every ten minutes."""
     kept = run.ledger.notes.get(_NOTE)
     if kept is not None and now_ms() - kept["at_ms"] < ASK_SECONDS * 1000:
         return Retention(kept["ttl"], kept["interval"], kept["assumed"])

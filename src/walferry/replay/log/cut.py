@@ -1,13 +1,13 @@
-"""Cut the source's log: roll every WAL and observe each roll, so that what was written before is in sealed files.
+"""Cut the source's log: roll every WAL and observe each roll, so that everything written before is in sealed files.
 
 A cut also takes the line of each region (which server has it, and since which opening) before the first roll and after
 the last. Equal lines at two cuts prove that the region stood still between them, because every opening raises the
-region's open sequence number in hbase:meta: all that was written to its rows in between is in one WAL group, in order.
+region's open sequence number in hbase:meta. So everything written to its rows in between is in one WAL group, in order.
 While a region is in transition, its line never equals any other.
 
-A cut is quiet for a region that did not move during it. Only then do the files before it hold, for every edit of its
-rows, the earlier edits of the row too: otherwise a row's first edit may come after one server's roll and its next one
-before another's.
+A cut is quiet for a region that did not move during the cut. Only a quiet cut guarantees that, for every edit in the
+files before it, the earlier edits of the row are in those files too. If the region moves, a row's first edit may come
+after the old server's roll and its second edit before the new server's.
 """
 
 from __future__ import annotations
@@ -45,47 +45,47 @@ SPLIT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Cut:
-    """Files before the cut hold all that was written before `started_ms`; those in `current` and after it the rest."""
+    """The files before the cut hold everything written before `started_ms`; `current` and later files hold the rest."""
 
     started_ms: int
     before: Lines
     """the lines before the first roll"""
     after: Lines
-    """and after the last"""
+    """the lines after the last roll"""
     files: list[WalFile]
-    """the WAL files after the last roll; of archived ones perhaps only those that matter (`_with_archive`)"""
+    """the WAL files after the last roll; perhaps only those archived files that matter (`_with_archive`)"""
     current: dict[str, int]
     """for each group, the number of the first file after the cut"""
     regions: dict[str, list[Region]]
     """each table's regions after the last roll, whose lines are `after`"""
     whole: bool = False
-    """whether `files` has all that exist"""
+    """whether `files` has all existing WAL files"""
 
     def below(self) -> list[WalFile]:
-        """The sealed files before the cut; dead servers' files that are still being split are left out."""
+        """The sealed files before the cut, without dead servers' files that HBase is still splitting."""
         return [f for f in self.files if not self._is_splitting(f) and self.is_before(f.group, f.number)]
 
     def begun(self) -> list[WalFile]:
-        """The files that were begun last, one of each group that still writes."""
+        """The newest file of each WAL group that still writes."""
         return [file for file in self.files if file.number == self.current.get(file.group)]
 
     @cached_property
     def groups(self) -> frozenset[str]:
-        """The WAL groups that had a file."""
+        """The WAL groups that had a file at the cut."""
         return frozenset(file.group for file in self.files)
 
     def is_before(self, group: str, number: int) -> bool:
-        """Whether the file of that number was begun before the cut, and nothing was written to it since; not if the
-        group has come since."""
+        """Whether the group's file with this number was created before the cut and is no longer written to. False for
+        groups that appeared later."""
         return group in self.groups and number < self.current.get(group, number + 1)
 
     def is_quiet(self, table: str, beside: Collection[str] = ()) -> bool:
-        """Whether no region of the table, but perhaps those in `beside`, moved during the cut."""
+        """Whether no region of the table, except those in `beside`, moved during the cut."""
         moved = self.before[table].items() ^ self.after[table].items()
         return all(region in beside for region, _ in moved)
 
     def splitting(self) -> list[WalFile]:
-        """Files of dead servers that HBase is splitting, or is about to: to be applied once they are archived."""
+        """Files of dead servers that HBase splits or is about to split; they are applied once they are archived."""
         return [file for file in self.files if self._is_splitting(file)]
 
     def _is_splitting(self, file: WalFile) -> bool:
@@ -93,9 +93,9 @@ class Cut:
 
 
 def lines_of(client: HBaseClient, table: str, regions: Sequence[Region]) -> dict[str, str]:
-    """The line of each region of a table, as just read: server with its start code, open sequence number.
+    """The current line of each region of a table: server with its start code, open sequence number.
 
-    The line of a region of an enabled table that is not open on a live server never equals any other.
+    A region of an enabled table that is not open on a live server gets a line that never equals any other.
     """
     alive = {server.name for server in client.servers()}
     lines = {region.encoded: line_of(region) for region in regions}
@@ -111,12 +111,12 @@ def line_of(region: Region) -> str:
 
 
 def line_at(server: str, open_sequence: int) -> str:
-    """The line of a region that a server has, as hbase:meta gets to know it."""
+    """The line of a region that is open on a server, by its open sequence number in hbase:meta."""
     return f"{server} {open_sequence}"
 
 
 def server_of(line: str) -> str:
-    """The server that a line of a region in no transition names."""
+    """The server in the line of a region that is not in transition."""
     return line.rpartition(" ")[0]
 
 
@@ -137,17 +137,17 @@ def regions_if_exists(client: HBaseClient, table: str) -> list[Region]:
 
 
 def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> Cut:
-    """Roll the source's WALs and wait until each group has a new file and the previous one is closed.
+    """Roll the source's WALs and wait until each group has a new file and its previous file is closed.
 
-    `whole`: all archived files are listed, not only those that matter to the run (`_with_archive`). `applied`: lines of
-    the last applied cut; while they still hold, servers on which nothing was written since are not rolled.
-    Raises TransientError when that does not happen within a minute.
+    `whole`: list all archived files, not only those that matter to the run (`_with_archive`). `applied`: the lines of
+    the last applied cut; while they are unchanged, servers to which nothing was written since are not rolled.
+    Raises TransientError if the rolls are not finished within a minute.
     """
     names = [pair.source for pair in run.tables]
     started_ms = time.time_ns() // 1_000_000
     before = {name: lines_of(run.source, name, regions_if_exists(run.source, name)) for name in names}
     servers = run.source.servers()
-    # What preceded a move may be on any server, also on one where nothing is now.
+    # Edits from before a move may be on any server, even on one that has no region of the tables now.
     idle, remember = idle_servers(run, servers, started_ms, may_rest=before == applied)
     old = newest(run.source_log.live())
     deadline = unhindered_s() + ROLL_SECONDS
@@ -157,7 +157,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     closed: dict[str, WalFile] = {}
     while True:
         files = run.source_log.live()
-        # Asked after the listing: a server registers before it opens a log, so none of the listed ones seems dead.
+        # Ask after the listing: a server registers before it opens a log, so no live server of a listed log seems dead.
         alive = {server.name for server in run.source.servers()}
         new = newest(file for file in files if file.place is Place.LIVE)
         waiting = [
@@ -188,17 +188,17 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
             )
         time.sleep(0.3)
     remember()
-    # A server that died meanwhile has no file after the cut; its folder is split and archived as a whole.
+    # A server that died during the cut has no file after it: HBase splits and archives the server's whole folder.
     current = {group: file.number for group, file in new.items() if file.server in alive}
     regions = {name: regions_if_exists(run.source, name) for name in names}
     after = {name: lines_of(run.source, name, regions[name]) for name in names}
-    # The listing shows no length of a file that was open.
+    # Take closed files from `closed`: the listing shows no length for a file that was open.
     files = _with_archive(run, [closed.get(file.name, file) for file in files], whole=whole)
     return Cut(started_ms, before, after, files, current, regions, run.source_log.whole)
 
 
 def _roll(run: Run, server: Server, deadline: float) -> None:
-    """Ask a server to roll its WALs, unless it has died: its session in ZooKeeper may end later."""
+    """Ask a server to roll its WALs, until it answers or counts as dead: its ZooKeeper session may end late."""
     told = False
     while True:
         try:
@@ -217,10 +217,10 @@ def _roll(run: Run, server: Server, deadline: float) -> None:
 
 
 def _with_archive(run: Run, live: Sequence[WalFile], *, whole: bool) -> list[WalFile]:
-    """The live files and the archived ones that matter: seen or queued for the run's peer, and not applied yet.
+    """The live files, and the archived files that matter: seen or queued for the run's peer, and not applied yet.
 
-    A log that was begun, closed and archived since the last cut is in the peer's queue, or holds no edit
-    (`completeness`). Without a peer all are listed: the cleaner leaves few there.
+    A log that was created, closed and archived since the last cut is in the peer's queue, or holds no edit
+    (`completeness`). Without a peer all archived files are listed: the cleaner leaves few of them.
     """
     way = way_of(run)
     if whole or not way.NAMES_EVERY_LOG:
@@ -266,7 +266,8 @@ def cut_until(
 
 
 def await_archive(run: Run) -> list[WalFile]:
-    """All WAL files, once HBase has split and archived those of dead servers. Raises TransientError after a while."""
+    """Wait until HBase has split and archived dead servers' logs, and list all WAL files. Raises TransientError after
+    two minutes."""
     deadline = unhindered_s() + SPLIT_SECONDS
     while True:
         alive = {server.name for server in run.source.servers()}
@@ -284,7 +285,7 @@ def await_archive(run: Run) -> list[WalFile]:
 
 
 def newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
-    """The newest of the files of each group."""
+    """The newest file of each group."""
     found: dict[str, WalFile] = {}
     for file in files:
         if file.group not in found or found[file.group].number < file.number:
@@ -296,16 +297,16 @@ def newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
 
 
 def start_fence(run: Run) -> FenceFacts:
-    """Cut the log and record where replay begins, for every group that exists now.
+    """Cut the log and record, for every group that exists now, where replay begins.
 
-    Every edit that a later snapshot lacks is at or past these positions. Groups of dead servers, even those still being
-    split, are completely in the snapshot: a region reopens only after their edits were put into it, and a snapshot
-    waits for its regions. Groups that appear later are read from their first file.
+    Every edit that a later snapshot lacks is at or past these positions. The snapshot has all edits of dead servers'
+    groups, even of groups that are still being split: a region reopens only after it has recovered those edits, and a
+    snapshot waits for its regions. Groups that appear later are read from their first file.
     """
 
     def work() -> dict[str, Any]:
         cut = quiet_cut(run)
-        # A kill came after the fence was set and before this phase was done: regions may have moved since.
+        # An existing fence means that a kill came before this phase was done: regions may have moved since.
         known = not run.ledger.log.fence("start")
         positions = run.ledger.log.set_fence("start", _start_positions(cut))
         record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
@@ -326,7 +327,7 @@ def _start_positions(cut: Cut) -> list[LogPosition]:
         if after:
             first = min(after, key=lambda file: file.number)
             positions.append(LogPosition(group, first.name, first.number, 0))
-        else:  # a dead server's group: after its last file
+        else:  # a dead server's group: replay begins after its last file
             positions.append(LogPosition(group, "", max(file.number for file in files) + 1, 0))
     return positions
 
@@ -347,9 +348,9 @@ def end_fence(run: Run) -> FenceFacts:
 
 
 def see(run: Run, cut: Cut) -> list[WalFile]:
-    """Record every file at or after the start fence in the ledger. Returns those of them that are before the cut.
+    """Record every file at or after the start fence in the ledger. Returns those that are before the cut.
 
-    What is applied and no longer exists at the source is folded, if the whole archive was listed.
+    If the whole archive was listed, applied files that no longer exist at the source are folded.
     """
     fences = run.fences()
     wanted = [file for file in cut.files if fences.starts_by(file)]
@@ -364,12 +365,12 @@ def see(run: Run, cut: Cut) -> list[WalFile]:
 def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> None:
     """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more.
 
-    For the others the listing does not show whether they hold anything, so each is opened until it does. If such a log
-    is later deleted together with its server, the ledger knows whether it ever held an entry.
+    The listing does not show whether an open file holds anything, so each call opens such a file until it does. If the
+    log is later deleted together with its server, the ledger knows whether it ever held an entry.
     """
     listed = {file.name: file for file in files}
     for name in run.ledger.log.applied(listed):
-        del listed[name]  # nothing about it can change
+        del listed[name]  # an applied file no longer changes
     known = run.ledger.log.known(listed)
     seen = []
     for file in listed.values():
@@ -385,5 +386,5 @@ def as_seen(file: WalFile, sealed: bool) -> SeenFile:
 
 
 def as_listed(file: ledger.RecordedFile) -> WalFile:
-    """A file of the ledger as if it were listed, for readers that look up where it is now."""
+    """A file of the ledger in the form of a listing, for readers that look up where it is now."""
     return WalFile(file.name, file.group, file.server, file.number, file.path, Place.ARCHIVED, file.length)

@@ -1,9 +1,9 @@
 """Which region servers have nothing new for a run, so that their WALs need not be rolled (R6).
 
-A region counts a write request when it begins, shortly before the edit is in the WAL. So a server rests only after two
-rolls with equal counts: what began before the first is in a file that the second has closed. An edit that waited even
-longer in between, for a row lock, comes with the next write, with the roll that each server gets from time to time, or
-with a fence, which rolls all.
+A region counts a write request when the request begins, shortly before the edit is in the WAL. So a server rests only
+after two rolls with equal counts: a write that began before the first roll is in a file that the second roll has
+closed. An edit that waits even longer, for a row lock, is found after the next write, after the roll that each server
+gets from time to time, or at a fence, which rolls all servers.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ log = logging.getLogger(__name__)
 
 _SEEN = "write counts"
 REST_MS = 600_000
-"""a server rests no longer than this"""
+"""how long a server may rest at most"""
 
 
 class _Seen(BaseModel):
-    """A server at the last cut."""
+    """A server's write counts at the last cut."""
 
     counts: dict[str, int]
     settled: bool
-    """whether the counts were the same at the cut before"""
+    """whether the counts were the same at the previous cut"""
     rolled_ms: int
 
 
 def idle_servers(
     run: Run, servers: Sequence[Server], now_ms: int, *, may_rest: bool
 ) -> tuple[set[str], Callable[[], None]]:
-    """Names of the servers that need not be rolled at a cut that begins now, and what to call once the others were.
+    """Names of the servers that need not be rolled at a cut that begins now, and a function to call after the rolls.
 
-    With `may_rest` False there are none. Servers that do not tell their counts, or do not answer, are always rolled.
+    With `may_rest` False there are none. Servers that do not report their counts, or do not answer, are always rolled.
     """
     tables = {pair.source for pair in run.tables}
     before = {name: _Seen.model_validate(kept) for name, kept in (run.ledger.notes.get(_SEEN) or {}).items()}

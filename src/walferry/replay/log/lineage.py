@@ -1,38 +1,39 @@
 """Whether a table's history continues (R11).
 
 A table that was truncated, dropped and created again (new, or cloned from a snapshot), or restored in place, begins a
-new history and logs no deletes for what it lost. Its WAL and hbase:meta show it, as observed on HBase 2.6.3:
+new history, and logs no deletes for the data it lost. The WAL and hbase:meta show this, as observed on HBase 2.6.3:
 
 - created, truncated: a region opens that has no history of sequence numbers;
 - restored: a region closes and opens again, with its name and its numbers, but without a store file that it had;
 - dropped and cloned: the regions have their old names and older files, so they open below the sequence number at which
-  they closed. In the order of these numbers such an opening comes before the closing, after which the region closes
-  again or gains a file without having opened; one that continues logs nothing between its closing and its opening;
-- restored or cloned with other borders: a region closed and no longer exists, and none that opened later took over its
-  files. The successors of a split or merge name them: `file.region` for a reference, `table=region-file` for a link.
-  They open above the numbers of their parents, and a parent that is restored below those of its daughters.
+  they closed. Sorted by number, such an opening comes before the closing; after the closing, the region closes again or
+  gains a file without an opening. A region that continues logs nothing between its closing and its opening;
+- restored or cloned with other borders: a region closed and no longer exists, and no region that opened later took over
+  its files. The successors of a split or merge name them: `file.region` for a reference, `table=region-file` for a
+  link. Successors open above the numbers of their parents; a restored parent opens below those of its daughters.
 
-The manifest of the run's snapshot says which files a region has, and from then on the log does: flushes, compactions
-and bulk loads name the files added and removed, an opening names all. (A closing names none.) The ledger records this
+The manifest of the run's snapshot says which files a region has. From then on the log does: flushes, compactions and
+bulk loads name the files added and removed, an opening names all files. (A closing names none.) The ledger records this
 for each region (`known_regions`), together with the ranges of the log that showed it. A drain and a window have no
-snapshot: they notice only the loss of files that their part of the log has named. Files of a column family that the
-table does not have are not missed: a dropped family is a difference of the schemas, which the gates report. They remain
-known, for a family that is added again without them has begun anew.
+snapshot: they notice only the loss of files that their part of the log has named. If the table no longer has a column
+family, its files do not count as lost: a dropped family is a difference of the schemas, which the gates report. The
+files remain known: a family that is added again without them begins a new history.
 
-Before 2.0 (`Release.opens_past_closing`) two kinds of openings may be below a closing that precedes them, and neither
-is a new history (HRegion.initializeRegionInternals of branch-1, HBASE-20066; seen on 1.7.2):
+Before 2.0 (`Release.opens_past_closing`) two kinds of openings may have a lower number than an earlier closing, and
+neither is a new history (HRegion.initializeRegionInternals of branch-1, HBASE-20066; seen on 1.7.2):
 
-- a READONLY region opens above its files only, and logs neither that nor its closing. So hbase:meta proves nothing
-  unless the log has the opening: that of a clone, which no closing follows in the same WAL group;
-- daughters and merged regions open above the files that they took over, or near 1 if they took over none. So a
-  reference to a file of a closed region shows its successor at whatever number (1.x names no file otherwise), and a low
-  opening shows no new history if regions of its table were split or merged in the same part of the log. What a split
-  passes on no file of, because none had a cell, seems lost.
+- a READONLY region opens just above the numbers of its files, and logs neither its opening nor its closing. So
+  hbase:meta proves a new history only if the log has the opening, as for a clone, and no closing follows the opening in
+  the same WAL group;
+- daughters and merged regions open just above the numbers of the files that they took over, or near 1 if they took over
+  none. So a reference to a closed region's file proves a successor whatever the opening's number (1.x names no file
+  otherwise). And a low opening is no new history if regions of its table were split or merged in the same part of the
+  log. If a split passes on no file of a region, because no file had a cell, the region's files seem lost.
 
 Any other region opens above its closing in 1.x as well: it finds that number in its folder (HBASE-12485).
 
 A server that dies writes no closing. It may have installed a compaction's file without a marker, so an opening without
-a preceding closing is not judged by files; a table that is not closed cannot be restored.
+a preceding closing is not judged by files. (A table must be closed to be restored.)
 """
 
 from __future__ import annotations
@@ -59,18 +60,18 @@ from walferry.wal.files import parse_wal_name
 log = logging.getLogger(__name__)
 
 FIRST_SEQUENCE = 3
-"""sequence number of the first opening of a newly created region; the daughters of an empty region that was split at
-once begin at 6, after their parent's opening and closing"""
+"""sequence number of the first opening of a newly created region. If an empty region is split at once, its daughters
+begin at 6, after their parent's opening and closing"""
 CONFIRM_SECONDS = 20.0
-"""how long hbase:meta is asked again where it may lag (`Region.may_lag`), or where a region is missing"""
+"""how long hbase:meta is read again if it may lag (`Region.may_lag`), or if a region is missing"""
 
 Known = Mapping[RegionKey, KnownRegion]
 Regions = Mapping[str, Sequence[Region]]
-"""each table's regions in hbase:meta; none for one that was dropped"""
+"""each table's regions in hbase:meta; none for a dropped table"""
 RegionsOf = Callable[[str], Sequence[Region]]
 """reads a table's regions in hbase:meta"""
 FamiliesOf = Callable[[str], Collection[str] | None]
-"""reads a table's column families; None for one that was dropped"""
+"""reads a table's column families; None for a dropped table"""
 
 
 @dataclass(frozen=True)
@@ -80,24 +81,25 @@ class Lineage:
     breaks: Mapping[str, RegionEvent]
     """for each table that began a new history, the event that shows it"""
     known: Mapping[RegionKey, KnownRegion]
-    """what is known of each region after that part, including whether it is closed"""
+    """what is known of each region after this part of the log, including whether it is closed"""
     opened: Mapping[Hashable, int]
-    """for what a region had when it first opened in this part (`_held`), the sequence number of that opening; where
-    several regions had it, the highest"""
+    """by sign of a region's first opening in this part (`_held`): the opening's sequence number; if several regions
+    share a sign, the highest number"""
     first_rows: Mapping[RegionKey, bytes]
-    """of the regions that closed last"""
+    """first row of each region whose last event in this part is its closing"""
     families: FamiliesOf
     opens_past_closing: bool
     """`Release.opens_past_closing` of the source"""
     begun: frozenset[tuple[RegionKey, int]]
-    """sequence numbers of openings that no closing follows in the same WAL group"""
+    """region and sequence number of each opening that no closing follows in the same WAL group"""
 
     def is_succeeded(self, region: KnownRegion) -> bool:
-        """Whether regions that first opened after a closed one took over its files.
+        """Whether regions that first opened after this closed region took over its files.
 
-        A reference or link to its file shows it (StoreFileInfo, HFileLink), or a link that it had itself. A split
-        passes on no file without a cell: if there is no other, the lower daughter begins at the same row without any.
-        (So may a region that is created or restored, but it opens at a low number.)
+        They have a reference or a link to one of its files (StoreFileInfo, HFileLink), or a link that this region had
+        itself. A split does not pass on files without cells. If the region has only such files, its lower daughter
+        opens without files at the same first row. (A region that is created or restored may look the same, but opens at
+        a low number.)
         """
         assert region.closed_sequence is not None
         if not self.opens_past_closing:
@@ -118,10 +120,10 @@ def trace(
     has_holes: bool = False,
     opens_past_closing: bool = True,
 ) -> Lineage:
-    """Follow regions through a part of the log, from what was known before it.
+    """Follow regions through a part of the log, starting from what was known before it.
 
     `families` is called only if a region opens without a store file that it had, or is gone. `has_holes`: openings may
-    be missing from `events`, so that what a closed region logs shows nothing. `opens_past_closing`: `Release` has it.
+    be missing from `events`, so entries that a closed region logs prove nothing. `opens_past_closing`: as in `Release`.
     """
     events = list(events)
     reshaped = frozenset() if opens_past_closing else _reshaped(known, events)
@@ -144,12 +146,12 @@ def trace(
 
 
 def reference(file: str, region: str) -> str:
-    """What a region's store file is called in the regions that it was split or merged into (StoreFileInfo)."""
+    """The name of a region's store file in the regions that it was split or merged into (StoreFileInfo)."""
     return f"{file}.{region}"
 
 
 def _reshaped(known: Known, events: Sequence[RegionEvent]) -> frozenset[str]:
-    """Tables of which a region took over files of one that has closed."""
+    """Tables in which a region took over files of a closed region."""
     closed = {key for key, region in known.items() if region.closed_sequence is not None}
     closed |= {(event.table, event.region) for event in events if event.kind is Marker.REGION_CLOSE}
     opened = (event for event in events if event.kind is Marker.REGION_OPEN)
@@ -157,7 +159,7 @@ def _reshaped(known: Known, events: Sequence[RegionEvent]) -> frozenset[str]:
 
 
 def _begun(events: Sequence[RegionEvent]) -> frozenset[tuple[RegionKey, int]]:
-    """The openings that no closing follows in the same WAL group, which has a server's markers in their order."""
+    """The openings that no closing follows in the same WAL group, which has the markers of its server in order."""
     latest: dict[tuple[str, str, str], tuple[tuple[int, int], RegionEvent]] = {}
     for event in events:
         name = parse_wal_name(event.file)
@@ -173,14 +175,14 @@ def _begun(events: Sequence[RegionEvent]) -> frozenset[tuple[RegionKey, int]]:
 
 
 def trace_at(source: HBaseClient, known: Known, events: Iterable[RegionEvent]) -> Lineage:
-    """`trace` with what the source can tell: its version, and the families of its tables."""
+    """`trace` with the source's release and the families of its tables."""
     past_closing = source.release.opens_past_closing
     return trace(known, events, partial(families_of, source), opens_past_closing=past_closing)
 
 
 def _held(opening: RegionEvent) -> Iterator[Hashable]:
-    """What shows whose successor an opened region is: its store files, and for a link (`table=region-file`) also its
-    destination; without store files its first row.
+    """The signs of an opened region's predecessor: its store files, and for each link (`table=region-file`) also the
+    link's destination; without store files, its first row.
     """
     if not opening.files:
         yield opening.table, opening.row
@@ -193,12 +195,13 @@ def _held(opening: RegionEvent) -> Iterator[Hashable]:
 def _follow_region(
     before: KnownRegion, events: Sequence[RegionEvent], families: FamiliesOf, has_holes: bool, reshaped: bool
 ) -> tuple[KnownRegion, RegionEvent | None]:
-    """What is known after these events, in the order of their sequence numbers, which rise with every move whatever the
-    servers' clocks say; and the event that shows a new history, if there is one. `reshaped`: a region may begin without
-    a history (`_reshaped`).
+    """What is known of a region after these events, and the event that shows a new history, if there is one.
+
+    The events are in the order of their sequence numbers, which rise with every move, whatever the servers' clocks say.
+    `reshaped`: the region may begin without a history (`_reshaped`).
     """
     broken: RegionEvent | None = None
-    # The snapshot is newer than the log's first events: files that they add were not there before them.
+    # The snapshot is newer than the log's first events, so it may name files that these events add only later.
     files = before.store_files.difference(*(event.files for event in events))
     replaced = before.replaced_files
     closing, closed_at = None, before.closed_sequence
@@ -229,17 +232,17 @@ def _follow_region(
 
 
 def _needs_opening(event: RegionEvent, closed_at: int, files: Collection[str]) -> bool:
-    """Whether a region that closed at this number and had these files must have opened before it logged the event.
+    """Whether a region that closed at this number with these files must have opened again before it logged the event.
 
-    A server that dies may leave markers above its successor's closing, but of files that the successor opened with; and
-    a server that loses a log's datanodes may write an entry into the next log again.
+    Two cases need no opening. A server that dies may leave markers above its successor's closing, but they name files
+    that the successor opened with. A server that loses a log's datanodes may write an entry to the next log again.
     """
     later = event.sequence_number > closed_at
     return later and (event.kind is Marker.REGION_CLOSE or not event.files.issubset(files))
 
 
 def _of_present_families(files: Collection[str], table: str, families: FamiliesOf) -> frozenset[str]:
-    """Those of these store files whose column family the table has now; all if the table was dropped."""
+    """The store files whose column family the table has now; all of them if the table was dropped."""
     now = families(table) if files else None
     return frozenset(file for file in files if now is None or family_of(file) in now)
 
@@ -253,7 +256,7 @@ def families_of(client: HBaseClient, table: str) -> Collection[str] | None:
 
 
 def created(events: Sequence[RegionEvent], opens_past_closing: bool) -> dict[str, RegionEvent]:
-    """For each table the first opening of a newly created region, which any part of the log shows by itself."""
+    """For each table the first opening of a newly created region: any part of the log shows this by itself."""
     found: dict[str, RegionEvent] = {}
     reshaped = frozenset() if opens_past_closing else _reshaped({}, events)
     for event in events:
@@ -275,8 +278,8 @@ def by_region(events: Iterable[RegionEvent]) -> dict[RegionKey, list[RegionEvent
 
 
 def _breaks_in_meta(lineage: Lineage, regions: Regions) -> tuple[dict[str, RegionEvent], dict[str, RegionEvent]]:
-    """For each table that began a new history, judged by its regions after `lineage`, the closing after which it did;
-    and the same for other tables that may have begun one.
+    """Tables that began a new history, judged by their regions after `lineage`, each with the closing that preceded it.
+    Returns proven ones, and other tables for which a new history is likely.
 
     A table without regions was dropped: the gates report that.
     """
@@ -289,7 +292,7 @@ def _breaks_in_meta(lineage: Lineage, regions: Regions) -> tuple[dict[str, Regio
         opened = now[table].get(region)
         if opened is not None:
             broken = opened.server is not None and opened.open_sequence <= known.closed_sequence
-            # The log numbers an opening one above what hbase:meta gets to know.
+            # The log numbers an opening one above the open sequence number in hbase:meta.
             logged = ((table, region), opened.open_sequence + 1) in lineage.begun
             broken = broken and (lineage.opens_past_closing or logged)
         else:
@@ -305,9 +308,10 @@ def _breaks_in_meta(lineage: Lineage, regions: Regions) -> tuple[dict[str, Regio
 def find_breaks(lineage: Lineage, at_cut: Regions, regions_of: RegionsOf) -> list[Refusal]:
     """One refusal (of ANY_REGION) for every table that began a new history, by the log or by hbase:meta.
 
-    `lineage`: up to a quiet cut; `at_cut`: the regions as of that cut. Later the log is ahead: a region that was closed
-    then may have opened and been split since, and its daughters' openings are past the cut. So one that was open then
-    below its closing proves a break, wherever it is now; only what is likely is asked for again.
+    `lineage`: up to a quiet cut; `at_cut`: the regions as of that cut. A later hbase:meta would be ahead of `lineage`:
+    a region that was closed at the cut may have opened and been split since, with its daughters' openings past the cut.
+    So a region that was open at the cut below its closing proves a break, wherever it is now. Only for likely breaks is
+    hbase:meta read again.
     """
     proven, likely = _breaks_in_meta(lineage, {t: regions for t, regions in at_cut.items() if t not in lineage.breaks})
     deadline = time.monotonic() + CONFIRM_SECONDS
@@ -324,10 +328,10 @@ def refusals_of(breaks: Mapping[str, RegionEvent]) -> list[Refusal]:
 
 
 def changes(before: Known, lineage: Lineage, tables: Collection[str], at_cut: Regions) -> RegionChanges:
-    """What to record for the next part of the log, for these tables: a table may be disabled for longer than one part.
+    """What to record about these tables for the next part of the log: a table may be disabled for longer than one part.
 
-    Closed regions that have successors no longer exist and are dropped. `at_cut` as in `find_breaks`; {} if the cut is
-    past this part of the log, so that only regions whose successors have opened are known not to exist.
+    Closed regions that have successors no longer exist and are dropped. `at_cut`: as in `find_breaks`; {} if the cut is
+    past this part of the log: then only an opened successor proves that a region no longer exists.
     """
     present = {table: {region.encoded for region in regions} for table, regions in at_cut.items()}
     kept: dict[RegionKey, KnownRegion | None] = {}
@@ -346,7 +350,7 @@ def changes(before: Known, lineage: Lineage, tables: Collection[str], at_cut: Re
 
 
 def know_snapshot(ledger: RunLedger, table: str, regions: Mapping[str, Collection[str]]) -> None:
-    """Record which store files each region has in the run's snapshot, by encoded name: the log continues from there."""
+    """Record the store files of each region in the run's snapshot, by encoded name: the log continues from there."""
     ledger.regions.begin([KnownRegion(table, region, frozenset(files)) for region, files in regions.items()])
 
 

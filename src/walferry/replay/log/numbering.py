@@ -2,21 +2,22 @@
 
 HBase numbers the entries of a region without holes, markers included (MultiVersionConcurrencyControl.begin; seen on
 2.6.3, 2.2.3 and 1.7.2, also through moves, splits and a crash), with few exceptions. So if a file was deleted that no
-list knows, the number after the last one of a region in one file is not the first one in its next file. Only these
-borders are looked at: a file cannot lose its middle. Numbers without an entry come from
+list knows, a region's first number in one file does not follow its last number in the file before. Only these borders
+are checked, since a file cannot lose its middle. Numbers without an entry come from
 
-- the flush of a region: one before its first marker. Of an empty region no marker follows (so does a snapshot of an
-  idle region: HRegion.internalPrepareFlushCache). After an edit a region is not empty, after a marker it may be. How
-  often it was flushed then is unknown: a number per minute is let pass, and EMPTY_FLUSHES more.
+- the flush of a region: one before the flush's first marker. The flush of an empty region takes a number but writes no
+  marker (and so does a snapshot of an idle region: HRegion.internalPrepareFlushCache). After an edit a region is not
+  empty; after a marker it may be. How often it was flushed while empty is unknown: one number per minute is allowed,
+  and EMPTY_FLUSHES more.
 - an opening, or a bulk load: one before its marker.
-- edits that are not logged (SKIP_WAL): any number. A person must say so (`walferry accept-numbers`).
-- before 2.0, an increment, an append, or a check and what it guards: HRegion first takes a number to wait for earlier
-  writes (MultiVersionConcurrencyControl.await in branch-1). A check that fails, or an increment by 0, writes no entry,
-  and handlers that wait at once take their numbers before any of them writes. So any count of numbers may be free, and
-  nothing follows from it: what is missing there is counted, shown, and shuts no gate.
+- edits that are not logged (SKIP_WAL): any number. A person must confirm this (`walferry accept-numbers`).
+- before 2.0, an increment, an append, or a check with the write it guards: HRegion first takes a number to wait for
+  earlier writes (MultiVersionConcurrencyControl.await in branch-1). A check that fails, or an increment by 0, writes no
+  entry, and handlers that wait at the same time take their numbers before any of them writes. So any count of numbers
+  may be unused and proves nothing: such gaps are counted and shown, but shut no gate.
 
-Numbers that go back begin a new history, which `lineage` judges. Nothing is known before the first entry that a run
-sees of a region, nor after its last.
+Numbers that go back show a new history, which `lineage` judges. Numbers before the first entry that a run sees of a
+region, and after its last entry, prove nothing.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ from walferry.wal.files import parse_wal_name
 log = logging.getLogger(__name__)
 
 EMPTY_FLUSHES = 3
-"""of a region to which nothing was written since its last marker, besides one per minute"""
+"""flushes allowed for a region without edits since its last marker, in addition to one per minute"""
 
 
 def number_change(run: Run, reports: Sequence[FileReport], tables: Collection[str]) -> Change:
-    """What to record of these reports on these tables, with the files themselves: how far each region goes, and gaps.
+    """The change that records, with the files themselves, each region's last number and gaps, by reports on tables.
 
-    A table of which a file could not be read to its end, or was left out, begins anew: quarantine accounts for that.
+    If a file could not be read to its end, or was left out, its tables' numbers start over: quarantine accounts for the
+    file.
     """
     broken = {tally.table for report in reports if not report.complete for tally in report.tallies}
     spans = [s for report in reports if report.complete for s in report.numbers if s.table in set(tables) - broken]
@@ -68,7 +70,7 @@ def _tell(ledger: RunLedger, gaps: Sequence[NumberGap], skipped: bool) -> None:
 
 
 def chain(known: Iterable[RegionNumber], spans: Iterable[NumberSpan]) -> tuple[list[RegionNumber], list[NumberGap]]:
-    """The last entry of each region after these spans, and the numbers that are missing before them."""
+    """The last number of each region after these spans, and the gaps before the spans."""
     last = {number.region: number for number in known}
     gaps = []
     for span in in_order(spans):
@@ -83,7 +85,7 @@ def chain(known: Iterable[RegionNumber], spans: Iterable[NumberSpan]) -> tuple[l
 
 
 def _allowed(before: RegionNumber, span: NumberSpan) -> int:
-    """How many numbers may have no entry between two files of a region."""
+    """How many numbers between two files of a region may have no entry."""
     most = int(not span.begins_with_edit)
     if not before.edit:
         begun = parse_wal_name(before.file)
@@ -93,10 +95,10 @@ def _allowed(before: RegionNumber, span: NumberSpan) -> int:
 
 
 def accept(ledger: RunLedger, table: str, reason: str, actor: str, *, dry_run: bool = False) -> list[NumberGap]:
-    """Record, for the rest of the run, that nothing of a table is lost where its numbers are missing.
+    """Record, for the rest of the run, a person's decision that a table's number gaps lose nothing.
 
-    Returns the places found until now that had no decision; later ones are only counted. Raises UsageError when the run
-    does not have the table, or has ended, and for an empty reason.
+    Returns the gaps found so far that had no decision; later gaps are only counted. Raises UsageError for a table that
+    the run does not have, for a run that has ended, and for an empty reason.
     """
     if not reason.strip():
         raise UsageError("give a reason why nothing was lost: it is recorded")

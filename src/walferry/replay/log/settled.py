@@ -1,4 +1,4 @@
-"""What the target tables already have from other runs, by what those runs recorded: a window takes it into account."""
+"""The edits that other runs recorded as applied to the target tables: a window takes them into account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from walferry.wal.files import WalFile
 
 ALWAYS = WriteTimes(0, 1 << 62)
 Part = tuple[str, str, SettledEdits]
-"""a file, a source table, and which of the table's edits in the file the target has"""
+"""a file, a source table, and the table's edits in the file that the target has"""
 
 
 class OverlappingRunError(TransientError):
@@ -33,16 +33,16 @@ class OtherRuns:
     """What other runs have applied to the target tables of a window's run."""
 
     runs: tuple[str, ...]
-    """ids of those that applied edits which the window takes into account"""
+    """ids of the runs that applied edits which the window takes into account"""
     settled: Mapping[tuple[str, str], tuple[SettledEdits, ...]]
     """those edits, by file and source table"""
     gone: tuple[WalFile, ...]
     """files that held some of them and no longer exist at the source"""
     copied_until_ms: int
-    """what was written before this came with a snapshot; 0 without one"""
+    """edits written before this time came with a snapshot; 0 without one"""
 
     def holds(self, file: str, table: str, write_time: int) -> bool:
-        """Whether the target has edits of the file that were written at that time."""
+        """Whether the target has the table's edits in the file that were written at this time."""
         parts = self.settled.get((file, table), ())
         return any(part.span.has(write_time) for part in parts)
 
@@ -54,7 +54,7 @@ def reads(run: RunRecord, source: Cluster) -> bool:
 
 
 def appliers(run: Run) -> list[RunRecord]:
-    """Other runs that had the lease on one of this run's target tables, or that cloned one."""
+    """Other runs that have held the lease on one of this run's target tables, or cloned one."""
     ledger = run.ledger.whole
     cluster, tables = run.target.cluster_id(), {pair.target for pair in run.tables}
     runs = {lease.run_id for table in tables for lease in ledger.leases(f"{cluster} {table}")}
@@ -69,13 +69,13 @@ def appliers(run: Run) -> list[RunRecord]:
 
 
 def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFile]) -> OtherRuns:
-    """What other runs have applied, file by file, as they recorded it; `listed`: the source's files now.
+    """The edits that other runs recorded as applied, file by file; `listed`: the source's current files.
 
-    Only edits that may be later in their rows' history than the window's own count. A run that recorded nothing, such
-    as a window's that was aborted or failed, counts as having applied nothing: it is repeated, or was given up.
-    Raises UsageError for edits of another source or table: their order relative to this one's is unknown.
+    Includes only edits that may be later in their rows' history than the window's own. A run that recorded nothing,
+    such as a window's run that failed or was aborted, counts as having applied nothing: it is repeated or given up.
+    Raises UsageError for edits of another source or table: their order relative to the window's edits is unknown.
     """
-    # Clocks differ, and a row's order does not follow them: edits of the minute before may be later in the row.
+    # Clocks differ, and a row's order does not follow them: edits from shortly before the window may be later in a row.
     skew_ms = run.log_times.clock_skew_ms
     begins = window_of(run).start_ms - skew_ms
     present = {file.name for file in listed}
@@ -103,9 +103,9 @@ def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFi
 
 
 def require_no_overlap(run: Run, others: Sequence[RunRecord]) -> None:
-    """Raise OverlappingRunError when another unfinished run has begun to apply edits of the window's times.
+    """Raise OverlappingRunError when another unfinished run applies edits from the window's times.
 
-    Of two windows, the one that took the lease first continues, so that they never wait for each other.
+    If two windows overlap, the run that took the lease first continues, so that they never wait for each other.
     """
     window = window_of(run)
     for other in others:
@@ -124,14 +124,14 @@ def _overlaps(theirs: RunLedger, other: RunRecord, window: TimeWindow) -> bool:
     own = options_of(other).window
     if own is not None:
         return own.start_ms < window.end_ms and window.start_ms < own.end_ms
-    if theirs.batches.now() is not None:  # part of it may be applied without being recorded by table yet
+    if theirs.batches.now() is not None:  # part of the batch may be applied, but not yet recorded by table
         return True
     last = theirs.rounds.last()
     return window.end_ms > (last.covered_ms if last else fenced_ms(theirs) or 0)
 
 
 def _began_before(run: Run, other: RunRecord) -> bool:
-    """Whether this run took the lease on a table that both write to before the other one did."""
+    """Whether this run was the first of the two to take the lease on a table that both write to."""
     cluster = run.target.cluster_id()
     for pair in run.tables:
         holders = [lease.run_id for lease in run.ledger.whole.leases(f"{cluster} {pair.target}")]
@@ -159,7 +159,7 @@ def _require_same_tables(run: Run, other: RunRecord) -> None:
 
 
 def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]:
-    """From the ranges that a run recorded as applied; for a file with held regions, the other regions."""
+    """Parts from the ranges that a run recorded as applied; from a file with held regions, the other regions."""
     own = options_of(other).window
     span = ALWAYS if own is None else WriteTimes(own.start_ms, own.end_ms)
     held: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -179,17 +179,17 @@ def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]
 
 
 def _copied_until(theirs: RunLedger, other: RunRecord, skew_ms: int) -> int:
-    """The moment up to which edits came to the target with snapshots; 0 unless all of them were cloned."""
+    """The time up to which edits came to the target with snapshots; 0 unless all tables were cloned."""
     tables = source_tables(other)
     if any(theirs.phases.facts("clone", table) is None for table in tables):
         return 0
-    # Planned once, before it is taken: a phase that was repeated after a kill started later than its snapshot.
+    # Use the time when a snapshot was planned: a phase that is repeated after a kill starts later than its snapshot.
     taken = [o.planned_ms for o in theirs.objects.all() if (o.cluster, o.kind) == ("source", "snapshot")]
     return min(taken, default=skew_ms) - skew_ms
 
 
 def _copied(run: Run, theirs: RunLedger, files: Sequence[WalFile], until_ms: int) -> Iterator[Part]:
-    """What snapshots hold of these files: all before the start fence, and what was written before the snapshots."""
+    """The edits of these files that snapshots hold: all before the start fence, and all written before `until_ms`."""
     fences = fences_of(theirs)
     tables = [pair.source for pair in run.tables]
     for file in files:

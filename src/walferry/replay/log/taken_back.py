@@ -1,11 +1,11 @@
 """Whether logs were sealed with the bytes that they had shown while they were open.
 
-What is sent of an open log may be taken back: bytes past the last acknowledgement need not survive their server and its
-data nodes. The piece of a batch that applies a file by group compares it on the way, and applies all of it if it is
-another one (`apply.by_group`). Of every other file the first bytes are read here: of those that went in bulk or in row
-order, whose tables were stopped, that were found empty or were applied by a process which was killed. Whichever finds
-that bytes were taken back marks the tables, so that no gate opens until they were compared, and only then the note of
-what was sent is dropped.
+Bytes that were read from an open log may be taken back: those past the last acknowledgement need not survive their
+server and its data nodes. A piece that applies a file by group compares the beginning as it reads the file, and applies
+the whole file if the bytes differ (`apply.by_group`). This module compares all other files: files that went in bulk or
+by row, whose tables were stopped, that were found empty, or that a killed process applied. In both cases, if bytes were
+taken back, the tables are marked, so that no gate opens until they are compared. Only then is the note of what was sent
+dropped.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 def compare_sent(run: Run, route: Route, names: Collection[str] | None = None) -> None:
-    """Compare each log of which something was sent with what it had shown; mark the tables of one that was sealed with
-    other bytes, or that cannot be read. `names`: only those.
+    """Compare each log that was sent early with the bytes it had shown. Mark a log's tables if it was sealed with other
+    bytes, or cannot be read. `names`: compare only these logs.
 
-    Call it once the logs are sealed. Raises the transient errors of reading them, and LeaseLostError.
+    Call it once the logs are sealed. Raises transient errors of reading the logs, and LeaseLostError.
     """
     left = {name: sent for name, sent in sent_early(run.ledger).items() if names is None or name in names}
     files = run.ledger.log.known(left) if left else {}
@@ -43,7 +43,7 @@ def compare_sent(run: Run, route: Route, names: Collection[str] | None = None) -
 
 
 def _why_other(run: Run, file: WalFile | None, name: str, sent: SentEarly) -> str:
-    """Why it is not certain that a file holds all that was sent of it; "" if it does."""
+    """The reason to doubt that a file holds everything that was sent from it; "" without doubt."""
     if file is None:
         return not_known(name, sent.shown, "no list has it any more")
     beginning = Beginning(sent.shown)

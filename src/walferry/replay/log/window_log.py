@@ -14,15 +14,15 @@ from walferry.run.spec import TimeWindow
 from walferry.wal.files import WalFile
 
 FIRST_LOG_MS = 120_000
-"""the longest that a region server takes from its start to its first log"""
+"""the longest time from a region server's start to its first log"""
 LONGEST_LOG_MS = 26 * 3600 * 1000
-"""how long before a window a file that holds its edits may begin (`hbase.regionserver.logroll.period`: an hour)"""
+"""how long before a window a file with its edits may begin (`hbase.regionserver.logroll.period` is an hour)"""
 
 
 def covering(files: Iterable[WalFile], start_ms: int, end_ms: int, skew_ms: int) -> list[WalFile]:
     """The files that may hold entries written in a span: a group's file ends where its next one begins.
 
-    `skew_ms`: the largest clock skew, and the longest that an edit takes to reach its file (`LogTimes`).
+    `skew_ms`: the largest clock skew, and the longest time an edit takes to reach its file (`LogTimes`).
     """
     groups: dict[str, list[WalFile]] = defaultdict(list)
     for file in files:
@@ -45,14 +45,14 @@ def missing_ranges(
     end_ms: int,
     skew_ms: int,
 ) -> list[str]:
-    """What is missing from the log of a span, as text. `known`: files that the ledger has ever seen.
+    """What is missing from the log of a span, as text. `known`: all files that the ledger has ever seen.
 
-    Two things show it: a file that was once seen and no longer exists, and a live server whose first log begins later
-    than the server. Without a record, nothing shows the logs of a server that has since died.
+    Two signs show missing logs: a file that was once seen and no longer exists, and a live server whose first log
+    begins later than the server. Logs of a server that has since died are noticed only if the ledger has seen them.
     """
     present = {file.name for file in files}
-    # A dead server's last log is deleted if it never held a byte. The cleaner deletes a server's oldest logs first: if
-    # an older one exists, it was not the cleaner.
+    # HBase deletes a dead server's last log if it never held a byte. The cleaner deletes a server's oldest logs first:
+    # if an older log exists, the cleaner did not delete this one.
     left = {file.group for file in files}
     last: dict[str, int] = {}
     for file in (*known, *files):
@@ -76,7 +76,7 @@ def missing_ranges(
 
 
 def known_files(ledger: Ledger, runs: Collection[str], start_ms: int, end_ms: int, skew_ms: int) -> list[WalFile]:
-    """Files that any of these runs has seen and that may hold entries of a span."""
+    """Files that one of these runs has seen and that may hold entries of a span."""
     seen = ledger.files_between(runs, start_ms - LONGEST_LOG_MS, end_ms + skew_ms)
     return [as_listed(file) for file in seen]
 

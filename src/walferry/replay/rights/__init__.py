@@ -1,7 +1,7 @@
 """The right to write to a target table, and how much of it at once.
 
-`lease` has one holder per table, on the target's ZooKeeper; `claims` is what each executor knows of it; `applying`
-takes all leases of a run, and is where to start. `dirty` marks rows after a request whose sender may have lost the
-lease, `durability` keeps acknowledged edits over a crash, `standstill` lets rows be written beside the log.
-`throttle_share` and `pace` bound how much is written per second.
+Start with `applying`, which takes all leases of a run. `lease` gives each table one holder, recorded in the target's
+ZooKeeper; `claims` is what each process knows about the leases. `dirty` marks rows after a request whose sender may
+have lost the lease, `durability` makes acknowledged edits survive a crash, `standstill` pauses the replay so that rows
+can be written beside the log. `throttle_share` and `pace` limit how much is written per second.
 """

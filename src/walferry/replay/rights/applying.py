@@ -1,4 +1,4 @@
-"""The right to apply: the leases of a run's target tables, the claims of its executors, a pause between rounds."""
+"""The right to apply: leases on a run's target tables, the claims of its executors, and pausing the run."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def applying(run: Run) -> Iterator[Route]:
 
 @contextmanager
 def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases]]:
-    """Hold the leases of some target tables, which need not exist yet; nothing waits to be loaded into them.
+    """Hold the leases of some target tables, which need not exist yet, and remove files staged for them.
 
-    Raises FollowedTwiceError while another run follows a log into one of them.
+    Raises FollowedTwiceError while another run follows a log into one of the tables.
     """
     limits = limits_of(run.spec.writer_kind, run.writing)
     target = run.target_address()
@@ -99,14 +99,14 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
 
 
 def fence_of(run: Run, route: Route) -> Change:
-    """Raises LeaseLostError, within a change of the ledger, once another process has taken the leases.
+    """A check for changes of the ledger: it raises LeaseLostError once another process has taken the leases.
 
-    Whoever takes them records their numbers before it does anything else.
+    A process that takes leases records their numbers before it does anything else.
     """
     cluster = run.target.cluster_id()
     names = [lease.resource(cluster, table) for table in route.tables.values()]
     numbers = {name: run.ledger.leases.newest(name) for name in names}
-    route.guard(list(route.tables.values()))  # so that these numbers are this process's own
+    route.guard(list(route.tables.values()))  # proves that these numbers are this process's own
 
     def fence(connection: Connection) -> None:
         newer = run.ledger.leases.outdated(connection, numbers)
@@ -121,7 +121,7 @@ def fence_of(run: Run, route: Route) -> Change:
 
 
 class Fenced(ExitStack):
-    """Leases that are held until the block ends, and the fence of what is recorded meanwhile."""
+    """Leases that are held until the block ends, and the fence for what is recorded in the meantime."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,23 +137,23 @@ class Fenced(ExitStack):
 
 
 def remove_staged(run: Run, pairs: Sequence[TablePair]) -> None:
-    """Remove the files that wait to be loaded into target tables, under their leases.
+    """Remove files staged for bulk load into target tables. Call it under the tables' leases.
 
-    A request that is still under way finds none of them, however late it is carried out.
+    A load request that is still under way then finds no file, however late the target carries it out.
     """
     root = run.spec.target.address().root_path
     for pair in pairs:
-        with suppress(PermissionDeniedError):  # then nobody has been able to put files there either
+        with suppress(PermissionDeniedError):  # then nobody can have staged files there either
             run.target_files.delete(staging_folder(root, pair.target), recursive=True)
 
 
 def shared_by_workers(run: Run, route: Route, spark: SparkSession) -> Route:
-    """The route with each worker's share of the requests that the spec allows; the number of workers changes."""
+    """The route with each worker's share of the requests that the spec allows, by the current number of workers."""
     return replace(route, source=run.source_address(workers(spark)))
 
 
 def _give_back_at_end(run: Run, leases: Leases, ends: bool) -> None:
-    """Restore DURABILITY now if no later phase of the run does: for a window's run, and a run that was ended meanwhile.
+    """Restore DURABILITY now if no later phase will: for a window's run that `ends`, and for a run that was ended.
 
     Other runs keep their tables durable until their release.
     """
@@ -175,7 +175,7 @@ def is_paused(run: Run) -> bool:
 
 
 def wait_while_paused(run: Run) -> None:
-    """Return at once, or when a paused run is resumed. Raises RunEndedError when the run was ended."""
+    """Wait until the run is not paused. Raises RunEndedError when the run was ended."""
     announced = False
     while is_paused(run):
         if not announced:

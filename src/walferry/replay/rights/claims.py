@@ -1,9 +1,9 @@
 """Claims: the right to write, as each process of a replay knows it (R13).
 
-A process sends only under a lease that it knows to have been held less than L ago (`Limits.claim_seconds`), by a clock
-that goes on while the machine sleeps. It asks ZooKeeper at its first request and then every L/2; in between, a watch on
-the holder and the state of its own session tell at once when the lease may have ended. Whoever takes the lease from a
-holder that did not release it waits for L and the end of the requests sent in that time (`Limits.quiet_seconds`).
+A process sends only if it confirmed the lease less than L ago (`Limits.claim_seconds`), by a clock that keeps running
+while the machine sleeps. It asks ZooKeeper at its first request and then every L/2. In between, a watch on the holder
+and the state of its own session notify it at once when the lease may have ended. A process that takes the lease from a
+holder that did not release it first waits for L and for the requests sent in that time (`Limits.quiet_seconds`).
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from walferry.spark.clients import shared_client
 log = logging.getLogger(__name__)
 
 READS = 5
-"""tries to confirm a claim; a session that expired while the process was suspended takes some"""
+"""attempts to confirm a claim; more than one is needed if the session expired while the process was suspended"""
 _FIRST_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True)
 class Claims:
-    """The guard of one replay: the leases that it took, and for how long a process may rely on having seen them."""
+    """The guard of one replay: the leases that it took, and how long a process may rely on a confirmation of them."""
 
     target: ClusterAddress
     leases: Mapping[str, HeldLease]
     run_id: str
     seconds: float
-    """L: a claim that was confirmed longer ago than this is none"""
+    """L: a claim expires this long after its last confirmation"""
     quiet_seconds: float
     """`Limits.quiet_seconds`"""
     attempt: Attempt | None = None
-    """at a Spark task; None in the driver"""
+    """the attempt at a Spark task; None in the driver"""
     throttle: str | None = None
-    """the node of `replay.rights.throttle_share`; None: there is none"""
+    """the node of `replay.rights.throttle_share`; None: no throttle"""
 
     def of_attempt(self, task: str, number: int) -> Claims:
         """The claims of one attempt at a Spark task.
 
-        Spark repeats a task when it loses its executor, which may go on elsewhere: suspended, or without a connection
-        to the driver. So a repeated attempt ends the claims of those before it, and waits like a lease's next holder.
+        Spark repeats a task when it loses the executor, but that executor may still run: suspended, or cut off from the
+        driver. So a repeated attempt ends the claims of earlier attempts, and waits as a lease's next holder does.
         """
         attempt = Attempt(task, number)
         if number > 0:
@@ -66,15 +66,15 @@ class Claims:
             _confirmation(self.target, self.leases[table], self.attempt, self.seconds).require()
 
     def wait_turn(self, tables: Collection[str], cells: int, size: int) -> None:
-        """Wait while the run is paused, or has sent what its throttle allows.
+        """Wait while the run is paused, or has used up its throttle.
 
-        Raises LeaseLostError when the lease is lost meanwhile, RunEndedError when the run was ended.
+        Raises LeaseLostError when the lease is lost during the wait, RunEndedError when the run was ended.
         """
         if (turns := self._turns()) is not None:
             turns.wait(lambda: self(tables), cells, size)
 
     def slow_down(self) -> None:
-        """Let this process send less for a while."""
+        """Make this process send less for a while."""
         if (turns := self._turns()) is not None:
             turns.slow_down()
 
@@ -84,7 +84,7 @@ class Claims:
         return turns_at(self.target, self.throttle, next(iter(self.leases.values())))
 
     def mark_dirty(self, rows: Rows, why: str = "") -> None:
-        """Mark rows in the target's ZooKeeper. Raises UnmarkedRowsError if that stays impossible."""
+        """Mark rows in the target's ZooKeeper. Raises UnmarkedRowsError if all attempts fail."""
         for table, (first, last) in rows.items():
             found = DirtyRows.of(table, first, last, self.run_id, self.leases[table].number, now_ms(), why)
             log.error("%s", found.describe())
@@ -92,10 +92,10 @@ class Claims:
 
 
 class Confirmation:
-    """When this process last knew that a lease was held. Usable from several threads, one of which reads."""
+    """When this process last confirmed that a lease was held. Thread-safe; one thread at a time asks ZooKeeper."""
 
     def __init__(self, held: HeldLease, attempt: Attempt | None, seconds: float, read: Callable[[], None]) -> None:
-        """`read` raises LeaseLostError unless the lease is held now; `end` is to be called once that may change."""
+        """`read` raises LeaseLostError unless the lease is held now. Call `end` as soon as that may have changed."""
         self.held = held
         self.attempt = attempt
         self.seconds = seconds
@@ -106,21 +106,21 @@ class Confirmation:
         self._reading = threading.Lock()
 
     def end(self) -> None:
-        """From now on nothing is known until ZooKeeper is asked again."""
+        """Discard the confirmation: the next `require` asks ZooKeeper."""
         with self._state:
             self._confirmed = None
             self._ended += 1
 
     def require(self) -> None:
-        """Return if the lease was held less than `seconds` ago; asks ZooKeeper if it was more than half of that.
+        """Return if the lease was confirmed less than `seconds` ago; ask ZooKeeper again after half of that time.
 
-        Raises LeaseLostError when the lease is lost, LeaseUnknownError when ZooKeeper does not say.
+        Raises LeaseLostError when the lease is lost, LeaseUnknownError when ZooKeeper gives no answer.
         """
         age = self._age()
         if age < self.seconds / 2:
             return
         if not self._reading.acquire(blocking=age >= self.seconds):
-            return  # another thread asks, and there is still time
+            return  # another thread asks, and the confirmation is still valid
         try:
             self._renew()
         finally:
@@ -135,7 +135,7 @@ class Confirmation:
             if self._age() < self.seconds / 2:
                 return
             with self._state:
-                asked, ended = steady_s(), self._ended  # before the question: an answer may be late
+                asked, ended = steady_s(), self._ended  # time of the question, since the answer may be late
             try:
                 self._read()
             except LeaseUnknownError:
@@ -160,7 +160,7 @@ class Confirmation:
 
 
 _known: dict[tuple[ClusterAddress, str], Confirmation] = {}
-"""of this process: for each table the newest lease, and the newest task, which works on nothing else meanwhile"""
+"""in this process: for each table the newest lease and task; a process works on one task at a time"""
 _lock = threading.Lock()
 
 
@@ -176,7 +176,7 @@ def _supersede(target: ClusterAddress, leases: tuple[HeldLease, ...], attempt: A
 def _confirmation(target: ClusterAddress, held: HeldLease, attempt: Attempt | None, seconds: float) -> Confirmation:
     def read() -> None:
         zk = shared_client(target).zk
-        zk.add_listener(_session_changed)  # once, however often it is added
+        zk.add_listener(_session_changed)  # kazoo keeps one copy, however often it is added
         lease.check(zk, held, _watch(target, held.table), attempt)
 
     with _lock:
@@ -186,7 +186,7 @@ def _confirmation(target: ClusterAddress, held: HeldLease, attempt: Attempt | No
         return known
 
 
-@cache  # kazoo keeps each watch that differs until the node changes
+@cache  # kazoo keeps every distinct watch until the node changes
 def _watch(target: ClusterAddress, table: str) -> Watch:
     def changed(_: object) -> None:
         with _lock:

@@ -1,7 +1,7 @@
 """Dirty rows: a request for them may have been carried out after its sender had lost the lease (R13).
 
-The sender marks them by a persistent node `/walferry/dirty/<table>/<name>` in the target's ZooKeeper, JSON. A mark goes
-when a comparison of the table that began after it has found both sides equal; until then the gates are shut.
+The sender marks them with a persistent JSON node `/walferry/dirty/<table>/<name>` in the target's ZooKeeper. A mark is
+removed when a comparison of the table that began after the mark finds both sides equal. Until then the gates are shut.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 ROOT = "/walferry/dirty"
 MOST_MARKS = 100
-"""of a table; what comes on top shares one mark, that of the newest"""
+"""marks per table; beyond that, further rows share one mark, which shows the newest"""
 SHARED = "more-"
 SHOWN_BYTES = 64
 ATTEMPTS = 12
-"""to write a mark, in about two minutes"""
+"""attempts to write a mark, in about two minutes"""
 _LONGEST_PAUSE_S = 15.0
 _NOTE = "dirty rows compared"
 
@@ -49,17 +49,17 @@ class DirtyRows:
 
     table: str
     name: str
-    """of the mark's node"""
+    """name of the mark's node"""
     first: str
     """the first row, as Python prints bytes; cut after SHOWN_BYTES"""
     last: str
     run: str
     """the run whose process sent the request"""
     number: int
-    """of the lease that it had lost"""
+    """number of the lease that the process had lost"""
     at_ms: int
     why: str = ""
-    """what they may hold; "": an old request may have been applied over newer edits"""
+    """what the rows may hold; "": an old request may have been applied over newer edits"""
 
     @classmethod
     def of(cls, table: str, first: bytes, last: bytes, run: str, number: int, at_ms: int, why: str = "") -> DirtyRows:
@@ -79,7 +79,7 @@ class DirtyRows:
 
 
 def mark(target: ClusterAddress, rows: DirtyRows) -> None:
-    """Write a mark, with a session of its own: that of this process may have expired. Tries for two minutes.
+    """Write a mark, retrying for two minutes. Opens its own session, since this process's session may have expired.
 
     Raises UnmarkedRowsError if ZooKeeper cannot be reached in that time.
     """
@@ -111,7 +111,7 @@ def marks(zk: KazooClient, table: str) -> list[DirtyRows]:
     for name in names:
         try:
             data, _ = zk.retry(zk.get, f"{_path(table)}/{name}")
-        except NoNodeError:  # removed meanwhile
+        except NoNodeError:  # removed since it was listed
             continue
         found.append(DirtyRows(table=table, name=name, **json.loads(data)))
     return sorted(found, key=lambda rows: rows.at_ms)
@@ -133,7 +133,7 @@ def compared(run: Run, comparison: ComparedTable, known: Sequence[DirtyRows], eq
 
 
 def uncovered(run: Run, found: Sequence[DirtyRows], comparisons: Sequence[ComparedTable]) -> list[DirtyRows]:
-    """The marks that none of these comparisons began after."""
+    """The marks that no comparison covers: each comparison began before they were made."""
     noted = run.ledger.notes.named(_NOTE)
     covered = {name for item in comparisons if (note := noted.get(_subject(item))) for name in note[0]["marks"]}
     return [rows for rows in found if rows.name not in covered]
@@ -146,7 +146,7 @@ def remove(run: Run, known: Sequence[DirtyRows]) -> None:
         with suppress(NoNodeError):  # another run has compared the table, too
             run.target.zk.retry(run.target.zk.delete, f"{_path(rows.table)}/{rows.name}")
     for table in {rows.table for rows in known}:
-        with suppress(NoNodeError, NotEmptyError):  # other marks were made meanwhile
+        with suppress(NoNodeError, NotEmptyError):  # new marks have been made
             run.target.zk.retry(run.target.zk.delete, _path(table))
 
 
@@ -161,10 +161,10 @@ def _create(zk: KazooClient, rows: DirtyRows) -> None:
     zk.ensure_path(path)
     others = zk.get_children(path)
     name = rows.name if len(others) < MOST_MARKS else f"{SHARED}{rows.name}"
-    with suppress(NodeExistsError):  # written by an attempt whose answer was lost
+    with suppress(NodeExistsError):  # an earlier attempt wrote the node, but its answer was lost
         zk.create(f"{path}/{name}", data)
     for older in others:
-        # A name never stands for anything else: a comparison that began before does not cover this mark.
+        # The shared mark gets a new name each time, so that a comparison that began earlier does not cover it.
         if name.startswith(SHARED) and older.startswith(SHARED) and older != name:
             with suppress(NoNodeError):
                 zk.delete(f"{path}/{older}")

@@ -3,9 +3,9 @@
 A clone inherits DURABILITY from the source table. With SKIP_WAL or ASYNC_WAL a region server acknowledges edits that
 are only in its memory, and the requests do not override the table's DURABILITY.
 
-Several runs may write to one table, one at a time. So DURABILITY is changed only under the table's lease, and the run
-that changes it records the previous value; the others find the table durable. A run that ends while another one writes
-leaves the table as it is, and the last of them restores what all of them recorded.
+Several runs may write to one table, one at a time. So a run changes DURABILITY only under the table's lease, and
+records the previous value. Later runs find the table durable. A run that ends while another unfinished run writes to
+the table leaves DURABILITY as it is; the last run restores every recorded value.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from walferry.run.run import Run, RunEndedError
 log = logging.getLogger(__name__)
 
 NOT_DURABLE = ("SKIP_WAL", "ASYNC_WAL")
-"""the values of org.apache.hadoop.hbase.client.Durability that acknowledge before the log is synced"""
+"""values of org.apache.hadoop.hbase.client.Durability with which HBase acknowledges before it syncs the log"""
 MEANWHILE = "USE_DEFAULT"
 """SYNC_WAL, unless the cluster says otherwise"""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A table's DURABILITY as some run found it, recorded before it was changed and not restored yet."""
+    """A table's DURABILITY as a run found it: recorded before the run changed it, and not restored yet."""
 
     table: str
     before: str
     item: ClusterObject
     ledger: RunLedger
-    """the part of the run that recorded it in the ledger"""
+    """the ledger of the run that recorded the change"""
 
 
 def make_durable(run: Run) -> None:
-    """Set target tables that acknowledge too early to the cluster's default. Call it under their leases.
+    """Set DURABILITY of target tables that acknowledge too early to the cluster's default. Call it under their leases.
 
-    Raises RunEndedError when the run was ended meanwhile: its caller restores what was changed (`give_back`).
+    Raises RunEndedError when the run was ended in the meantime: the caller then calls `give_back`.
     """
-    # An interrupted change is in the schema at once, but in a region only after it was reopened.
+    # An interrupted change shows in the schema at once, but a region only applies it when it reopens.
     cut_off = {change.table for change in changes(run) if change.item.state == "planned"}
     own = {c.table: c.item.name for c in changes(run) if c.item.state == "planned" and c.ledger.run_id == run.run_id}
     for pair in run.tables:
@@ -68,11 +68,11 @@ def make_durable(run: Run) -> None:
 
 
 def give_back(run: Run, tables: Collection[str]) -> list[str]:
-    """Restore target tables' DURABILITY, unless somebody has changed it since. Returns what was done, as text.
+    """Restore target tables' DURABILITY, unless somebody else has changed it. Returns what was done, as text.
 
-    Call it under their leases: it restores what this run recorded, and what ended runs left to it. HBase flushes
-    regions before it reopens them, so applied edits are kept. A table whose lease another unfinished run has had is
-    left to that run.
+    Call it under the tables' leases. It restores the values that this run and ended runs recorded. HBase flushes
+    regions before it reopens them, so applied edits are kept. If another unfinished run has ever held a table's lease,
+    that run restores the table.
     """
     done = []
     for change in _due(run):
@@ -91,8 +91,8 @@ def give_back(run: Run, tables: Collection[str]) -> list[str]:
 def restore(run: Run, *, at_work: bool, wait_seconds: float) -> tuple[list[str], list[str]]:
     """As `give_back`, for a run that ends and holds no lease. Returns what was done and what is left to others.
 
-    Left to others is also a table whose lease is held by a process that is `at_work` on this run: it restores the table
-    when it notices that the run has ended. Raises LeaseHeldError when somebody else holds a lease for `wait_seconds`.
+    If a process is `at_work` on this run and holds a table's lease, the table is left to that process, which restores
+    it on noticing that the run has ended. Raises LeaseHeldError when somebody else holds a lease for `wait_seconds`.
     """
     done, left = [], []
     due = _due(run)
@@ -122,7 +122,7 @@ def _newest(run: Run, resource: str, table: str) -> int:
 
 
 def changes(run: Run) -> list[Change]:
-    """What any run recorded of this run's target tables and has not been restored, newest first."""
+    """All recorded changes of this run's target tables, by any run, that are not restored yet; newest first."""
     found = []
     tables = {pair.target for pair in run.tables}
     for run_id, item in run.ledger.objects.of_all_runs("durability"):
@@ -133,7 +133,7 @@ def changes(run: Run) -> list[Change]:
 
 
 def _due(run: Run) -> list[Change]:
-    """What this run recorded, and what ended runs recorded."""
+    """The changes that this run or an ended run recorded."""
     return [c for c in changes(run) if c.ledger.run_id == run.run_id or c.ledger.record.state != "running"]
 
 
@@ -147,7 +147,7 @@ def _same_target(run: Run, run_id: str) -> bool:
 
 
 def _successor(run: Run, table: str) -> str | None:
-    """Another unfinished run that writes to the table from time to time: at its end it restores what is left to it."""
+    """Another unfinished run that has held the table's lease: when it ends, it restores the table's DURABILITY."""
     whole = run.ledger.whole
     others = {taken.run_id for taken in whole.leases(lease.resource(run.target.cluster_id(), table))} - {run.run_id}
     return next((run_id for run_id in sorted(others) if whole.run(run_id).state == "running"), None)

@@ -1,10 +1,10 @@
 """One applier at a time (R8): a lease per target table on the target's ZooKeeper, with a fencing number.
 
-`/walferry/leases/<table>` is a persistent node whose data counts the holders so far and says whether the last one
-released the lease; its ephemeral child `holder` is the lease itself and has the holder's number.
-The lease of a killed process ends with its session, or as soon as a process on the same machine wants it.
-A holder that vanished or failed may have executors that do not know yet, and requests under way. So its successor waits
-until they must have noticed (`claims`) and every such request has ended, before it sends anything.
+`/walferry/leases/<table>` is a persistent node. Its data counts the holders so far and says whether the last one
+released the lease. Its ephemeral child `holder` is the lease itself and has the holder's number.
+The lease of a killed process ends with its session, or as soon as a process on the same machine wants the lease.
+A holder that vanished or failed may have left requests under way, and executors that have not noticed yet. So its
+successor sends nothing until they must have noticed (`claims`) and every such request has ended.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class LeaseHeldError(TransientError):
 
 
 class LeaseLostError(TransientError):
-    """Somebody else has the lease, or its session ended; facts `table`, `number`. A new attempt takes a new lease."""
+    """Another process has the lease, or the holder's session ended; facts `table`, `number`. Retry with a new lease."""
 
 
 class LeaseUnknownError(LeaseLostError):
-    """ZooKeeper does not say at the moment whether the lease is held; facts as those of LeaseLostError."""
+    """ZooKeeper cannot confirm at the moment that the lease is held; facts as in LeaseLostError."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,23 @@ def resource(cluster_id: str, table: str) -> str:
 
 
 class OutcomeUnknownError(TransientError):
-    """A request with edits may still be carried out; its facts are those of the error it ended with.
+    """The target may still carry out a request with edits; facts as in the error that the request ended with.
 
-    Nothing newer may be sent under the same leases: whoever takes them next waits until it has certainly ended.
+    Send nothing newer under the same leases: their next holder waits until the request has certainly ended.
     """
 
 
 VERDICTS = (GateShutError, SidesDifferError)
-"""raised by gates, after everything that was sent has been answered"""
+"""errors of gates, which are raised only after the target has answered every request"""
 
 
 def holder(run_id: str, actor: str) -> str:
-    """The name of a holder."""
+    """A holder's name, from its run and its actor."""
     return f"run {run_id} ({actor})"
 
 
 def is_of(run_id: str, holder: str | None) -> bool:
-    """Whether a holder's name is that of a process working on the run."""
+    """Whether a holder's name belongs to a process that works on the run."""
     return holder is not None and f"{holder} ".startswith(f"run {run_id} ")
 
 
@@ -86,13 +86,13 @@ class Attempt:
     """One attempt at a Spark task; the next one at the same task supersedes it."""
 
     task: str
-    """its name within the holder's lease"""
+    """the task's name, unique within the holder's lease"""
     number: int
     """from 0"""
 
     @property
     def name(self) -> str:
-        """As the name of a node."""
+        """The name of the attempt's node."""
         return f"{quote(self.task, safe='')}.{self.number}"
 
 
@@ -102,12 +102,12 @@ Watch = Callable[[object], None]
 def check(zk: KazooClient, held: HeldLease, watch: Watch | None = None, attempt: Attempt | None = None) -> None:
     """Raise LeaseLostError unless the lease is still held under this number, and no later attempt has begun.
 
-    LeaseUnknownError if ZooKeeper fails. One round trip. `watch` is called once when that changes afterwards, or the
-    connection breaks.
+    Raises LeaseUnknownError if ZooKeeper fails. One round trip. ZooKeeper calls `watch` once, when the answer may have
+    changed or the connection breaks.
     """
     path = f"{_path(held.table)}/holder"
     try:
-        synced = zk.sync_async(path)  # a follower may lag behind its leader, and show who held the lease before
+        synced = zk.sync_async(path)  # a ZooKeeper follower may lag behind its leader and show an earlier holder
         answer = zk.get_async(path, watch=watch)
         given_up = None if attempt is None else zk.get_children_async(_given_up(held), watch=watch)
         synced.get(timeout=READ_SECONDS)
@@ -138,14 +138,14 @@ def check(zk: KazooClient, held: HeldLease, watch: Watch | None = None, attempt:
 
 
 def supersede(zk: KazooClient, held: HeldLease, attempt: Attempt) -> None:
-    """End the claims of the attempts before this one. They may not know yet: wait as after a holder that vanished."""
+    """End the claims of earlier attempts. They may not notice at once: wait as after a holder that vanished."""
     for number in range(attempt.number):
         with suppress(NodeExistsError):
             zk.retry(zk.create, f"{_given_up(held)}/{Attempt(attempt.task, number).name}")
 
 
 def _given_up(held: HeldLease) -> str:
-    """The node whose children are the attempts of this holder that another one has followed. Most often none."""
+    """The node whose children are this holder's superseded attempts; there are usually none."""
     return f"{_path(held.table)}/superseded/{held.number}"
 
 
@@ -162,22 +162,22 @@ def held_leases(
 ) -> Iterator[Mapping[str, HeldLease]]:
     """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
 
-    `request_seconds`: for how long after it lost the lease a request of this holder may be carried out. Waits at most
-    `wait_seconds` for another holder, then raises LeaseHeldError, which names it. `newest`: the highest number of a
-    table's lease recorded elsewhere; the next number is above that too, because a rebuilt ZooKeeper has lost its
-    count. `tell` is called with what is being waited for, and for how many seconds at most.
+    `request_seconds`: how long after this holder loses the lease the target may still carry out a request of it. Waits
+    at most `wait_seconds` for another holder, then raises LeaseHeldError, which names that holder. `newest`: the
+    highest number of a table's lease recorded elsewhere; the next number is above that too, because a rebuilt ZooKeeper
+    has lost its count. `tell` gets what the call waits for, and for how many seconds at most.
     """
     with ExitStack() as stack:
         leases: dict[str, HeldLease] = {}
         quiet: dict[str, float] = {}
-        """for tables whose last holder vanished: when the last of its requests has ended"""
+        """for each table whose last holder vanished: when the last of that holder's requests has ended"""
         for table in sorted(tables):
             leases[table], pause = _acquire(zk, table, holder, request_seconds, wait_seconds, newest, tell)
             stack.push(partial(_leave, zk, leases[table]))
             if pause:
                 quiet[table] = time.monotonic() + pause
         left = max(quiet.values(), default=0.0) - time.monotonic()
-        if left > 0:  # once for all of them: their requests end at the same time
+        if left > 0:  # one wait covers all tables
             log.warning("the last holder of the lease on %s did not release it; waiting %.0f s "
                         "until its requests have ended", ", ".join(sorted(quiet)), left)  # fmt: skip
             tell("until the requests of a process that did not release its lease have ended", left)
@@ -194,7 +194,7 @@ def _acquire(
     newest: Callable[[str], int],
     tell: Callable[[str, float], None],
 ) -> tuple[HeldLease, float]:
-    """The lease, and how long requests of a vanished holder may still be under way, in seconds."""
+    """The lease, and how many seconds requests of a vanished holder may still be under way."""
     path = _path(table)
     zk.ensure_path(path)
     deadline = time.monotonic() + wait_seconds
@@ -204,7 +204,7 @@ def _acquire(
         record = json.loads(raw or b"{}")
         vanished = record and not record.get("left", True)
         pause = float(record.get("request_seconds", request_seconds)) if vanished else 0.0
-        # After the counter was read: anybody who takes a number meanwhile changes the counter's version.
+        # The counter was read first: a process that takes a number in between changes the counter's version.
         number = max(record.get("number", 0), newest(table)) + 1
         try:
             node = {"number": number, "holder": holder} | this_process()
@@ -229,24 +229,24 @@ def _acquire(
         try:
             zk.set(
                 path,
-                # If this holder is killed while it waits, the next one must wait for both.
+                # If this holder is killed while it waits, the next one must wait for both holders' requests.
                 json.dumps({"number": number, "left": False, "request_seconds": max(request_seconds, pause)}).encode(),
                 version=stat.version,
             )
         except BadVersionError:  # somebody took and released it between the read and the create
             zk.delete(f"{path}/holder")
             continue
-        zk.delete(f"{path}/superseded", recursive=True)  # of earlier numbers, which are void
+        zk.delete(f"{path}/superseded", recursive=True)  # attempts under earlier numbers, which are void
         held = HeldLease(table, number)
         zk.ensure_path(_given_up(held))
         return held, pause
 
 
 def _evicted(zk: KazooClient, table: str) -> bool:
-    """End the lease of a killed process of this machine, instead of waiting until its session ends.
+    """End the lease of a process that was killed on this machine, instead of waiting until its session ends.
 
-    The process sends nothing more; its executors, which may be elsewhere, notice it (`claims`). That is waited for, as
-    after any holder that vanished.
+    The process sends nothing more, but its executors may be elsewhere and notice later (`claims`). The next holder
+    waits for them, as after any holder that vanished.
     """
     path = _path(table)
     try:
@@ -258,7 +258,7 @@ def _evicted(zk: KazooClient, table: str) -> bool:
     if not gone(holder):
         return False
     eviction = zk.transaction()
-    eviction.check(path, version=stat.version)  # otherwise somebody may have taken the lease meanwhile
+    eviction.check(path, version=stat.version)  # fails if another process has taken the lease since
     eviction.delete(f"{path}/holder")
     evicted = not any(isinstance(result, Exception) for result in eviction.commit())
     if evicted:
@@ -268,8 +268,8 @@ def _evicted(zk: KazooClient, table: str) -> bool:
 
 
 def _leave(zk: KazooClient, held: HeldLease, failure: type[BaseException] | None, *_: object) -> None:
-    """Release the lease. After a failure requests may still be under way: the next holder waits for them. But a gate
-    says no only once all have been answered."""
+    """Release the lease. After a failure requests may still be under way, so the next holder waits for them; but not
+    after a gate's verdict, which comes only once all requests have been answered."""
     try:
         check(zk, held)
         path = _path(held.table)

@@ -1,7 +1,7 @@
-"""How fast one process may send: two token buckets, and less for a while when the target says that it is busy.
+"""How fast one process may send: two token buckets, and a lower rate for a while when the target says it is busy.
 
-A request is let through while there are tokens, whatever its size, and the debt is waited for before the next one: so
-requests need not be cut, and the rate holds over any time that is long against one of them.
+A request of any size goes through while there are tokens, and the next one waits until the debt is paid off. So
+requests need not be cut, and the rate holds over any time that is long compared with one request.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable
 from walferry.clock import steady_s
 
 BURST_SECONDS = 0.25
-"""what a process that sent nothing may send at once, in seconds of its rate"""
+"""what an idle process may send at once, in seconds of its rate"""
 LEAST_BYTES = 64 << 10
-"""per second, at least, however busy the target is: a run that stands still learns nothing of it"""
+"""lowest rate per second: a run that sends nothing cannot notice that the target is no longer busy"""
 TOGETHER_SECONDS = 1.0
-"""answers of a busy target within this time count as one: all lanes get them at once"""
+"""answers of a busy target within this time count as one, since all lanes get them at once"""
 RECOVERY_SECONDS = 10.0
-"""from half of a rate to the whole of it"""
+"""time for the rate to recover from half to full"""
 _MEASURED_SECONDS = 2.0
 
 
 class _Bucket:
-    """Tokens of one kind; `rate` per second, None: there is no limit."""
+    """Tokens of one kind; `rate` is per second, None for no limit."""
 
     def __init__(self) -> None:
         self.rate: float | None = None
@@ -42,7 +42,7 @@ class _Bucket:
             self._tokens = min(self.rate * BURST_SECONDS, self._tokens + self.rate * seconds)
 
     def seconds_left(self) -> float:
-        """Until there is a token; 0 if there is one."""
+        """Seconds until there is a token; 0 if there is one."""
         if self.rate is None or self._tokens > 0:
             return 0.0
         return max(1e-3, -self._tokens / self.rate)
@@ -53,7 +53,7 @@ class _Bucket:
 
 
 class Pace:
-    """What one process may send: bytes and cells per second. Usable from several threads."""
+    """What one process may send: bytes and cells per second. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = steady_s) -> None:
         self._clock = clock
@@ -62,16 +62,16 @@ class Pace:
         self._allowed: float | None = None
         """bytes per second that the run allows this process"""
         self._own: float | None = None
-        """bytes per second to which a busy target has brought it; None: it has not"""
+        """bytes per second to which a busy target has slowed this process; None: not slowed"""
         self._before = 0.0
-        """the same, before it did"""
+        """bytes per second just before the target slowed this process"""
         self._recent = 0.0
-        """bytes sent, of which older ones count less and less"""
+        """bytes sent; older ones count less and less"""
         self._at = clock()
         self._slowed = -math.inf
 
     def allow(self, bytes_per_s: float | None, cells_per_s: float | None) -> None:
-        """From now on, at most so much; None: there is no limit."""
+        """Set the limits; None: no limit."""
         with self._lock:
             self._go_on()
             self._allowed = bytes_per_s
@@ -79,7 +79,7 @@ class Pace:
             self._set_bytes()
 
     def take(self, cells: int, size: int) -> float:
-        """Send a request of so many cells and bytes now if that gives 0.0; otherwise ask again in so many seconds."""
+        """Ask to send a request of `cells` cells and `size` bytes. Returns 0.0 to send now, or seconds to ask again."""
         with self._lock:
             self._go_on()
             left = max(self._bytes.seconds_left(), self._cells.seconds_left())
@@ -90,9 +90,9 @@ class Pace:
             return left
 
     def slow_down(self) -> float | None:
-        """The target is busy: send half as fast, and a little faster every second from then on.
+        """The target is busy: halve the rate, then raise it a little every second.
 
-        Returns the new rate in bytes per second; None if it was halved just now for another answer.
+        Returns the new rate in bytes per second; None if another answer has just halved it.
         """
         with self._lock:
             self._go_on()
@@ -107,7 +107,7 @@ class Pace:
             return self._own
 
     def _go_on(self) -> None:
-        """Let the time pass since the last call."""
+        """Account for the time that has passed since the last call."""
         now = self._clock()
         seconds, self._at = max(0.0, now - self._at), now
         self._recent *= math.exp(-seconds / _MEASURED_SECONDS)

@@ -1,8 +1,8 @@
 """Rows are written to the target beside the log only while the replay stands still.
 
-What is read of the source then is at least as new as all that was applied, and whatever is newer is applied afterwards:
-of two puts with equal timestamps the later one still wins. If the replay went on, an older reading could replace a
-newer edit.
+Rows read from the source at that time are at least as new as everything applied, and newer edits are applied
+afterwards. So of two puts with equal timestamps the later one still wins. If the replay went on, an older reading could
+replace a newer edit.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from walferry.run.run import Run, RunEndedError
 
 LOOK_SECONDS = 0.2
 END_SECONDS = 10.0
-"""for what is written when the replay ends: it may wait for as long as the run is paused"""
+"""how long an ending replay waits for writes beside the log: they may wait for as long as the run is paused"""
 
 
 class NoStandstillError(TransientError):
-    """Whoever waited for the replay to stand still is no longer to write."""
+    """The caller waited for the replay to stand still, and must no longer write."""
 
 
 class Standstill:
-    """The replay of one process, and who waits for it to stand still. Usable from several threads."""
+    """Coordinates the replay of one process with the threads that wait for it to stand still. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._alone = threading.Lock()
         self._replays = 0
-        """blocks of `about_to_replay`"""
+        """how many blocks of `about_to_replay` are open"""
         self._route: Route | None = None
         self._kept: Route | None = None
-        """of `kept`"""
+        """the route of an open `kept` block"""
         self._waiting = False
         self._still = False
         self._waits = threading.local()
         self._doubt: BaseException | None = None
-        """with what somebody ended who wrote under the leases of the replay, if a request may be under way"""
+        """error of a thread that wrote under the replay's leases, if its request may be under way"""
 
     @property
     def replays(self) -> bool:
-        """Whether a replay goes on in this process, or waits for its leases."""
+        """Whether this process replays, or waits for the leases to do so."""
         return self._replays > 0
 
     @property
     def waited_s(self) -> float:
-        """How long this thread, in all, has waited for its turn to write."""
+        """How many seconds in total this thread has waited for its turn to write."""
         return getattr(self._waits, "seconds", 0.0)
 
     @contextmanager
     def about_to_replay(self) -> Iterator[None]:
-        """Until the block ends a replay goes on or takes its leases, perhaps once more; nobody else of this process
-        takes them meanwhile."""
+        """Announce a replay until the block ends: it may take its leases several times. No other thread of this process
+        takes them in the meantime."""
         with self._changed:
             self._replays += 1
         try:
@@ -76,14 +76,14 @@ class Standstill:
             try:
                 yield route
             finally:
-                with self._changed:  # whoever writes now does so under these leases; without them, nobody can
+                with self._changed:  # a thread that writes now needs these leases
                     self._changed.wait_for(lambda: not self._still, END_SECONDS)
                     self._route = None
 
     def rest(self) -> None:
-        """Called by the replay where no request of its own is under way: returns once nobody else wants to write.
+        """Let other threads write, and return once none wants to. The replay calls this with no request under way.
 
-        Raises OutcomeUnknownError if a request of theirs may still be carried out.
+        Raises OutcomeUnknownError if the target may still carry out a request of another thread.
         """
         with self._changed:
             while self._still or (self._waiting and self._doubt is None):
@@ -97,24 +97,24 @@ class Standstill:
 
     @contextmanager
     def kept(self, run: Run) -> Iterator[Route]:
-        """Keep the leases while nothing is replayed: no other process writes to the target, this one does under them.
+        """Keep the leases while nothing is replayed, so that only this process writes to the target.
 
-        Raises LeaseHeldError while another process has them.
+        Raises LeaseHeldError while another process has the leases.
         """
         with applying(run) as route:
             self._kept = route
             try:
                 yield route
             finally:
-                with self._alone:  # whoever writes now does so under these leases
+                with self._alone:  # a thread that writes now needs these leases
                     self._kept = None
 
     @contextmanager
     def held(self, run: Run, over: Callable[[], bool] = lambda: False) -> Iterator[Route]:
-        """The right to write while nothing is replayed. Waits for the replay of this process to rest; where there is
-        none, takes the leases itself.
+        """The right to write while nothing is replayed. Waits for this process's replay to rest; without a replay,
+        takes the leases itself.
 
-        Raises NoStandstillError once `over` is true before that, LeaseHeldError when another process replays.
+        Raises NoStandstillError if `over` becomes true first, LeaseHeldError when another process replays.
         """
         began = steady_s()
         with self._alone:
@@ -143,11 +143,11 @@ class Standstill:
 
     @contextmanager
     def beside(self, run: Run) -> Iterator[Route]:
-        """The right to change the target by what does not depend on the order of edits, while the replay goes on: under
-        its leases; where nothing is replayed, under own ones.
+        """The right to make changes to the target that do not depend on the order of edits, while the replay goes on.
+        Uses the replay's leases; without a replay, takes its own.
 
-        Raises NoStandstillError while the replay of this process waits for its leases, LeaseHeldError when another
-        process replays.
+        Raises NoStandstillError while this process's replay waits for its leases, LeaseHeldError when another process
+        replays.
         """
         with self._changed:
             replays, route = self._replays, self._route or self._kept

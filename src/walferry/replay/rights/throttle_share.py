@@ -1,9 +1,9 @@
-"""One throttle for a whole run: the holder of the leases publishes it, each process that sends keeps to its share.
+"""One throttle for a whole run: the holder of the leases publishes it, and each process that sends keeps to its share.
 
-The ledger has the limits and whether the run is paused. The driver looks at it several times a second and writes what
-it finds into an ephemeral node on the target's ZooKeeper, with the number of processes that send at the moment. Each
-of them watches that node and waits before a request, not under the request's permit: so waiting makes no permit older.
-A pause is the same as a rate of nothing. Whoever waits confirms its lease, and ends with it.
+The ledger has the limits and whether the run is paused. The driver reads the ledger several times a second and writes
+the result to an ephemeral node on the target's ZooKeeper, with the number of processes that send at the moment. Each of
+these processes watches the node. It waits before it asks for a request's permit, so that no permit ages during the
+wait. A pause acts as a rate of zero. A waiting process keeps confirming its lease, and stops if the lease is lost.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ log = logging.getLogger(__name__)
 
 ROOT = "/walferry/throttles"
 LOOK_SECONDS = 0.3
-"""between two looks of the driver at the ledger"""
+"""how often the driver reads the ledger"""
 AGAIN_SECONDS = 2.0
-"""after which a process reads the node anew although its watch has told of no change"""
+"""how often a process reads the node even if its watch reports no change"""
 CONFIRM_SECONDS = 1.0
-"""between two confirmations of the lease by a process that waits"""
+"""how often a waiting process confirms the lease"""
 TELL_SECONDS = 10.0
-"""between two lines of the log that a busy target is sent less"""
+"""least time between two log lines that say that a busy target is sent less"""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a node says."""
+    """The content of a throttle's node."""
 
     write_bytes: float | None = None
-    """per second, of all processes together"""
+    """bytes per second, for all processes together"""
     write_cells: float | None = None
     processes: int = 1
-    """that send"""
+    """how many processes send"""
     paused: bool = False
     ended: str = ""
     """why the run has ended, if it has"""
 
 
 def node_of(held: HeldLease) -> str:
-    """The node of the holder of a lease: of the first, where it has several."""
+    """The throttle's node of a lease's holder; of a holder of several leases, by the first one."""
     return f"{ROOT}/{quote(held.table, safe='')}.{held.number}"
 
 
@@ -78,13 +78,13 @@ class _Publisher:
         zk.create(node, _text(self._order), ephemeral=True)
 
     def look(self) -> None:
-        """Publish what the ledger says now."""
+        """Publish the ledger's current limits and state of the run."""
         found = self._found()
         with self._lock:
             self._put(replace(found, processes=self._processes))
 
     def share(self, processes: int) -> None:
-        """From now on so many send."""
+        """Publish how many processes send."""
         with self._lock:
             self._processes = processes
             try:
@@ -95,7 +95,7 @@ class _Publisher:
     def _put(self, order: Order) -> None:
         if order == self._order:
             return
-        with suppress(NoNodeError):  # the session has ended, and the leases with it, as their guard will tell
+        with suppress(NoNodeError):  # session and leases have ended, which the guard will notice
             self._zk.retry(self._zk.set, self._node, _text(order))
         self._order = order
 
@@ -107,9 +107,9 @@ class _Publisher:
 
 _lock = threading.Lock()
 _publishers: dict[str, list[_Publisher]] = {}
-"""of this process, by run: more than one where it loads the history of several tables at once"""
+"""this process's publishers, by run; several if it loads the history of several tables at once"""
 _sending: Counter[str] = Counter()
-"""processes that send for this one, by run"""
+"""how many processes send for this one, by run"""
 
 
 def _share(run_id: str, more: int = 0) -> None:
@@ -122,7 +122,7 @@ def _share(run_id: str, more: int = 0) -> None:
 
 @contextmanager
 def publishing(run: Run, zk: KazooClient, node: str) -> Iterator[None]:
-    """Publish what the run may do, until the block ends. `zk`: the session that holds the leases."""
+    """Publish the run's throttle until the block ends. `zk`: the session that holds the leases."""
     publisher, over = _Publisher(run, zk, node), threading.Event()
 
     def go_on() -> None:
@@ -145,13 +145,13 @@ def publishing(run: Run, zk: KazooClient, node: str) -> Iterator[None]:
         _share(run.run_id)
         over.set()
         thread.join()
-        with suppress(KazooException, KazooTimeoutError):  # it ends with the session
+        with suppress(KazooException, KazooTimeoutError):  # the node is deleted when the session ends
             zk.delete(node)
 
 
 @contextmanager
 def sending(run: Run) -> Iterator[None]:
-    """One more process sends for the run meanwhile: each gets an equal share."""
+    """Count one more sending process for the run until the block ends: all get equal shares."""
     _share(run.run_id, 1)
     try:
         yield
@@ -167,10 +167,10 @@ def _text(order: Order) -> bytes:
 
 
 class Turns:
-    """What this process may send for one holder of leases. Usable from several threads, one of which reads."""
+    """What this process may send for one holder of leases. Thread-safe; one thread at a time reads the node."""
 
     def __init__(self, read: Callable[[Callable[[object], None]], Order], pace: Pace | None = None) -> None:
-        """`read` returns what the node says, and calls what it is given once that changes."""
+        """`read` returns the node's content, and calls its argument once when the content changes."""
         self._read = read
         self._pace = pace or Pace()
         self._order: Order | None = None
@@ -181,9 +181,9 @@ class Turns:
         self._told = -TELL_SECONDS
 
     def wait(self, confirm: Callable[[], None], cells: int, size: int) -> None:
-        """Return when so many cells and bytes may be sent. `confirm` raises once this process may send nothing at all.
+        """Wait until `cells` cells and `size` bytes may be sent. `confirm` raises once this process may send nothing.
 
-        Raises what `confirm` does, LeaseLostError when the holder is gone, RunEndedError when the run was ended.
+        Raises the errors of `confirm`, LeaseLostError when the holder is gone, RunEndedError when the run was ended.
         """
         while True:
             order = self._now()
@@ -197,14 +197,14 @@ class Turns:
             confirm()
 
     def slow_down(self) -> None:
-        """The target is busy."""
+        """The target is busy: send less for a while."""
         rate = self._pace.slow_down()
         if rate is not None and steady_s() - self._told >= TELL_SECONDS:
             self._told = steady_s()
             log.warning("the target is busy: this process sends it at most %.2f MB/s for now", rate / 1e6)
 
     def _now(self) -> Order | None:
-        """What the node says, as far as this process knows; None before it could be read."""
+        """The node's content as last read; None if it was never read."""
         if self._is_old() and self._reading.acquire(blocking=self._order is None or self._stale):
             try:
                 if self._is_old():
@@ -217,7 +217,7 @@ class Turns:
         return self._stale or steady_s() - self._read_at >= AGAIN_SECONDS
 
     def _renew(self) -> None:
-        self._stale = False  # before the question: it may change after the answer
+        self._stale = False  # before reading: the node may change right after it is read
         try:
             order = self._read(self._on_change)
         except (KazooException, KazooTimeoutError) as error:
@@ -241,7 +241,7 @@ def _share_of(rate: float | None, order: Order) -> float | None:
 
 @made_once
 def turns_at(target: ClusterAddress, node: str, held: HeldLease) -> Turns:
-    """Those of this process by a node; `held` is a lease of the holder that publishes it."""
+    """This process's `Turns` at a throttle's node; `held` is a lease of the holder that publishes the node."""
 
     def read(watch: Callable[[object], None]) -> Order:
         try:
