@@ -1,6 +1,6 @@
 """Copy: take a FLUSH snapshot of each source table, copy its files to the target, and clone the table from it there.
 
-The manifest is copied first: from then on the target's cleaner treats the files as a snapshot's and keeps them
+The manifest is copied first: from then on, the target's cleaner treats the files as a snapshot's and keeps them
 (SnapshotHFileCleaner). HFiles go to `archive/`, where the clone's links look for them, under the source table's name.
 """
 
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 _WAVE = 64
 _OPEN_SECONDS = 120.0
-"""for the regions of a clone to open"""
+"""how long the regions of a clone may take to open"""
 _LOOK_SECONDS = 0.5
 _ASKING = 8
-"""requests for checksums at a time"""
+"""how many checksums are requested at a time"""
 
 
 def snapshot(run: Run, table: str) -> dict[str, Any]:
@@ -68,9 +68,9 @@ def manifest_of(run: Run, table: str) -> pb.SnapshotDataManifest:
 def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, Any]:
     """Copy manifest and HFiles of a table's snapshot. Facts: files, bytes, and one row per file for the check.
 
-    With `history: bulk` load its cells (`migration.copying.history`).
+    With `history: bulk`, load the snapshot's cells instead (`migration.copying.history`).
 
-    Spark is asked for only if the files are large.
+    Calls `spark` only if the files are large.
     """
 
     def work() -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _progress(table: str, done: int, total: int, size: int, started: float) -> N
 
 
 def _copy_manifest(run: Run, table: str, name: str) -> None:
-    """Copy the snapshot's two files. The manifest has the schema that the clone will have."""
+    """Copy the snapshot's two files. The copied manifest has the schema of the clone."""
 
     def copy_file(file: str) -> None:
         content = b"".join(run.source_files.read(f"{run.source_root}/.hbase-snapshot/{name}/{file}"))
@@ -127,16 +127,16 @@ def _copy_manifest(run: Run, table: str, name: str) -> None:
         run.target_files.write(f"{run.target_root}/.hbase-snapshot/{name}/{file}", [content], overwrite=True)
 
     files = ("data.manifest", ".snapshotinfo")
-    with ThreadPoolExecutor(len(files)) as threads:  # the end of a small file is waiting for the name node
+    with ThreadPoolExecutor(len(files)) as threads:  # to close a small file is mostly to wait for the NameNode
         list(threads.map(copy_file, files))
 
 
 def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> list[FileCopy]:
-    """The files of the manifest that must be copied, each once: a region may have the file that another links to.
+    """The manifest's files that must be copied, each once: a region may have the file that another region links to.
 
     References need no copy: their content is in the manifest.
 
-    Raises WalferryError that names a store file of a kind that cannot be copied.
+    Raises WalferryError that names the store file if one is of a kind that cannot be copied.
     """
     listed = {
         (region_name(region.region_info), family.family_name.decode(), file.name)
@@ -149,7 +149,7 @@ def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> list[Fi
         place = stored(table, region, name)
         if place is None:
             referenced, _, parent = name.rpartition(".")
-            if (parent, family, referenced) in listed:  # it may have left the manifest already
+            if (parent, family, referenced) in listed:  # otherwise the parent has left the manifest
                 continue
             place = stored(table, parent, referenced)
         if place is None:
@@ -184,7 +184,7 @@ def clone(run: Run, table: str) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         pair = run.pair(table)
-        if run.spec.history == "bulk":  # it is there, with its cells
+        if run.spec.history == "bulk":  # the table is there, with its cells
             return {"regions": len(run.target.regions(pair.target))}
         make_namespace(run, pair.target)
         with lease.held_leases(
@@ -202,7 +202,7 @@ def clone(run: Run, table: str) -> dict[str, Any]:
 
 
 def await_open(run: Run, table: str, seconds: float) -> None:
-    """Wait until all regions of a target table are open. Raises TransientError after so long."""
+    """Wait until all regions of a target table are open. Raises TransientError after `seconds`."""
     deadline = steady_s() + seconds
     while not all(region.server for region in run.target.regions(table)):
         if steady_s() > deadline:
@@ -215,7 +215,8 @@ def await_open(run: Run, table: str, seconds: float) -> None:
 
 
 def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
-    """The rows for the gate after the copy: one per file, per region and for the schema, with both sides in each."""
+    """The rows for the gate after the copy: one per file, one per region and one for the schema, each with both
+    sides."""
     pair = run.pair(table)
     manifest = manifest_of(run, table)
     rows: list[dict[str, Any]] = []
@@ -250,8 +251,8 @@ def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
 
 
 def covered(regions: Sequence[Region], start: bytes, end: bytes) -> tuple[bytes | None, bytes | None]:
-    """The part of a row range, from its first row on, that regions, in order, have: its start, and its end up to the
-    first hole. None: no part, or some of it twice.
+    """The start and end of the part of a row range that these regions (in order) cover, from its first row to the first
+    hole. Both are None if they cover no part of it; the end is None if they cover some of it twice.
 
     The clone's regions may have been split or merged since.
     """
@@ -269,7 +270,7 @@ def covered(regions: Sequence[Region], start: bytes, end: bytes) -> tuple[bytes 
 
 
 def _length_and_checksum(files: FileSystem, path: str) -> tuple[int | None, str | None]:
-    """Length and checksum of a file now; None if it no longer exists."""
+    """Length and checksum of a file now; None for both if the file no longer exists."""
     try:
         status = files.status(path)
         return (None, None) if status is None else (status.length, files.checksum(path))
@@ -278,7 +279,7 @@ def _length_and_checksum(files: FileSystem, path: str) -> tuple[int | None, str 
 
 
 def store_files(manifest: pb.SnapshotDataManifest) -> dict[str, set[str]]:
-    """The store files of the snapshot's live regions, by encoded name."""
+    """The store files of the snapshot's live regions, by encoded region name."""
     return {
         region_name(region.region_info): {
             store_file(family.family_name, file.name) for family in region.family_files for file in family.store_files
@@ -289,7 +290,7 @@ def store_files(manifest: pb.SnapshotDataManifest) -> dict[str, set[str]]:
 
 
 def borders(manifest: pb.SnapshotDataManifest) -> list[tuple[str, bytes, bytes]]:
-    """Encoded name, start and end key of the snapshot's live regions, by start key."""
+    """Encoded name, start key and end key of the snapshot's live regions, in the order of start keys."""
     regions: Iterable[pb.RegionInfo] = (region.region_info for region in manifest.region_manifests)
     live = [region for region in regions if not region.split and not region.offline]
     return sorted(((region_name(r), r.start_key, r.end_key) for r in live), key=lambda border: border[1])

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 _AT_ONCE = 4
-"""files that a process copies at a time: beginning and ending one is waiting for the name nodes"""
+"""how many files a process copies at a time: to open or close a file is mostly to wait for the NameNodes"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FileCopied:
 def copy_files(
     spark: SparkSession | None, source: ClusterAddress, target: ClusterAddress, files: Sequence[FileCopy], tasks: int
 ) -> list[FileCopied]:
-    """Copy files in parallel; a file that the target already has whole is not copied again. `spark`: as `fan_out`'s."""
+    """Copy files in parallel, except those that the target already has whole. `spark`: as in `fan_out`."""
 
     def work(some: Sequence[FileCopy]) -> Iterator[FileCopied]:
         here, there = shared_files(source), shared_files(target)
@@ -61,7 +61,7 @@ def copy_files(
 
 
 def copy_file(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCopied:
-    """Copy one file and ask both sides for length and checksum. Streams; memory is one chunk.
+    """Copy one file and ask both sides for its length and checksum. Streams the file; memory: one chunk.
 
     Raises WalferryError when the file does not exist at the source, TransientError when the copy is not whole.
     """

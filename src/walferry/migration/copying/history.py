@@ -1,9 +1,9 @@
-"""History in bulk: the cells of a table's snapshot become HFiles of the target table's regions, which load them.
+"""History in bulk: write the cells of a table's snapshot to HFiles for the target table's regions, which load them.
 
-The other way to give a target table what the source had at its snapshot (`copy`): nothing is written to HBase's own
-folders but to the staging folder, and the target table has borders of its own. A source region is read, written and
-loaded as one, and recorded; its rows are no other's. What a killed attempt loaded without recording it is loaded again,
-which shows nothing new, since nothing else is written to the table before the replay, which needs this phase.
+This is the alternative to `copy`. walferry writes only to the staging folder, not to HBase's own folders, and the
+target table has its own region borders. Each source region is read, written, loaded and recorded as one, since no other
+region has its rows. If a killed attempt loaded a region without recording it, the region is loaded again. Readers see
+no difference: nothing else is written to the table before the replay, which needs this phase.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from walferry.spark.session import session_for
 log = logging.getLogger(__name__)
 
 _LOADED = "history loaded"
-"""note: of a source region, what was loaded"""
+"""note: what was loaded of a source region"""
 _EXISTED = "target existed"
-"""note: the target table was there, empty, before the run wrote to it"""
+"""note: the target table existed, empty, before the run wrote to it"""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class RegionTask:
 
     route: Route
     table: str
-    """as at the source"""
+    """its name at the source"""
     folder: str
-    """where its files wait"""
+    """the staging folder, where the region's files wait"""
     region: SnapshotRegion
     formats: Mapping[bytes, StoreFormat]
-    """of the target's families"""
+    """by family of the target"""
     keeps_deleted: frozenset[bytes]
 
 
@@ -76,7 +76,7 @@ class LoadedRegion:
     cells: int
     files: int
     bytes: int
-    """of the files written"""
+    """size of the files written"""
 
 
 def load_history(
@@ -84,7 +84,7 @@ def load_history(
 ) -> dict[str, Any]:
     """Load the cells of a table's snapshot into its target table, which is created unless it exists and is empty.
 
-    Facts: files, bytes, cells, and one row per source region for the check, both sides as they are afterwards.
+    Facts: files, bytes, cells, and for the check one row per source region, with both sides as they are afterwards.
     """
     pair = run.pair(table)
     regions = snapshot_regions(run.source_root, manifest)
@@ -92,7 +92,7 @@ def load_history(
     folder = staging_folder(run.target_root, pair.target)
     with leased(run, [pair]) as (route, _):
         _prepare_table(run, table, manifest, regions)
-        # Not `there`: whoever has the lease has removed it.
+        # Not `there`: the process with the lease has removed the folder.
         plan_own(run, "target", "staging folder", folder, there=False)
         made(run, "target", "staging folder", folder)
         route = replace(route, source=run.source_address(workers(session)))
@@ -101,7 +101,7 @@ def load_history(
         except BaseException:
             if (
                 run.ledger.record.state != "running"
-            ):  # whoever ended it may have looked before the last files were there
+            ):  # the process that ended the run may have looked before the last files were there
                 remove_staged(run, [pair])
             raise
         remove_staged(run, [pair])
@@ -116,7 +116,7 @@ def load_history(
 
 
 def load_rows(run: Run, table: str) -> list[dict[str, Any]]:
-    """The rows for the gate after the copy: one per source region and for the schema, with both sides in each."""
+    """The rows for the gate after the copy: one per source region and one for the schema, each with both sides."""
     loaded = run.done("copy", table)["loaded"]
     manifest = read_manifest(run.source_files, run.source_root, run.snapshot(table))
     schema = {
@@ -131,9 +131,10 @@ def load_rows(run: Run, table: str) -> list[dict[str, Any]]:
 
 
 def _prepare_table(run: Run, table: str, manifest: pb.SnapshotDataManifest, regions: Sequence[SnapshotRegion]) -> None:
-    """Create the target table as the clone would be, or see that it is empty and has the source's families.
+    """Create the target table like the clone, or check that the existing one is empty and has the source's families.
 
-    An empty table has no history, whatever was loaded before somebody emptied it, or dropped it.
+    If the table is empty, none of its history counts as loaded: somebody may have emptied or dropped the table after a
+    load.
     """
     target = run.pair(table).target
     there = run.target.table_exists(target)
@@ -176,7 +177,7 @@ def _prepare_table(run: Run, table: str, manifest: pb.SnapshotDataManifest, regi
 def _load(
     run: Run, spark: SparkSession | None, route: Route, table: str, folder: str, regions: Sequence[SnapshotRegion]
 ) -> list[LoadedRegion]:
-    """Load the regions that are not recorded as loaded; what each of them has shown."""
+    """Load the regions that are not recorded as loaded. Returns what was loaded of each region."""
     descriptor = run.target.describe(route.tables[table])
     formats, keeps = store_formats(descriptor), keeping_deleted(descriptor)
     lost = sorted({file.family for region in regions for file in region.files} - formats.keys())
@@ -228,7 +229,7 @@ def _subject(table: str, region: SnapshotRegion) -> str:
 
 
 def _load_region(task: RegionTask) -> Iterator[LoadedRegion]:
-    """In an executor: write a region's cells, a file for each family and target region, and have them loaded."""
+    """Write a region's cells, a file for each family and target region, and have them loaded; runs in an executor."""
     context, route = TaskContext.get(), task.route
     if context is not None:
         # An attempt that Spark repeats first waits for the one before it to end.
@@ -245,7 +246,7 @@ def _load_region(task: RegionTask) -> Iterator[LoadedRegion]:
 
 
 def _cells(task: RegionTask, family: bytes, files: Sequence[StoreFile], at_ms: int) -> Cells:
-    """The cells of a family in a region, one of each key, in order; markers too."""
+    """The cells of a family in a region in order, markers too; one cell for each key."""
     source, region = shared_files(task.route.source), replace(task.region, files=tuple(files))
     for found in cells_of(source, region, at_ms, count=count_bytes):
         buffer, positions = as_run(found)
@@ -261,9 +262,9 @@ def _compared(
     run: Run, spark: SparkSession | None, table: str, manifest: pb.SnapshotDataManifest,
     regions: Sequence[SnapshotRegion],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For each source region what the snapshot shows, read once more, and what the target's region servers show.
+    """For each source region, what the snapshot shows when read once more, and what the target's region servers show.
 
-    Raises TransientError if cells expired so that they could not be compared: the next attempt only compares.
+    Raises TransientError if cells expired and so could not be compared: the next attempt only compares.
     """
     pair = run.pair(table)
     rules = rules_of(TableDescriptor(manifest.table_schema))

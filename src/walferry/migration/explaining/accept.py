@@ -1,8 +1,8 @@
-"""A person's decision to accept rows that differ: they are not repaired, and shut no gate.
+"""A person's decision to accept rows that differ: they are not repaired, and they shut no gate.
 
-All rows of a table that differ for a known reason can be accepted together; one that nothing explains only by its name.
-A decision covers exactly the differences that a comparison found: the same row with the same cells. Any later
-difference, in another row or in other cells, needs its own decision.
+A person can accept all rows of a table that differ for a known reason together, but must name each unexplained row. A
+decision covers exactly the differences that a comparison found: the same row with the same cells. Any later difference,
+in another row or in other cells, needs its own decision.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class DifferenceShown:
 
 
 def waiting(ledger: RunLedger, table: str, *, unexplained: bool = False) -> list[Difference]:
-    """What waits for a decision, in the table's newest comparison, at the last look since, and in the comparison that
-    the last gate uses; with `unexplained` also what nothing explains."""
+    """Differences that wait for a decision, from the table's newest comparison, the last look since, and the comparison
+    that the last gate uses. With `unexplained`, also unexplained differences."""
     decided = ledger.comparisons.accepted().keys()
     known = ledger.comparisons
     of_gate = known.differences(comparisons_of_phase(ledger)[0], table)
@@ -52,10 +52,10 @@ def waiting(ledger: RunLedger, table: str, *, unexplained: bool = False) -> list
 
 
 def accept_named(ledger: RunLedger, table: str, row: str, reason: str, actor: str) -> list[Difference]:
-    """Accept what a row of a source table differs by now, of any class; [] if it does not differ, or not any more.
+    """Accept the current differences of a row of a source table, of any class; [] if the row does not differ now.
 
-    Raises UsageError for a table that is not part of the run, an empty reason, and a row of which not all cells are
-    known.
+    Raises UsageError for a table that is not part of the run, an empty reason, and a row whose differing cells are not
+    all known.
     """
     if table not in (known := source_tables(ledger.record)):
         raise UsageError(f"run {ledger.run_id} has no table {table!r}; its tables: {', '.join(known)}", table=table)
@@ -66,7 +66,7 @@ def accept_named(ledger: RunLedger, table: str, row: str, reason: str, actor: st
 
 
 def unexplained_but_accepted(ledger: RunLedger) -> int:
-    """How many rows that nothing explains a person accepted, of those that the last gate goes by."""
+    """How many unexplained rows a person accepted, among those that the last gate uses."""
     decided = ledger.comparisons.accepted().keys()
     found = ledger.comparisons.differences(comparisons_of_phase(ledger)[0])
     return sum(item.kind == UNEXPLAINED and decision(item) in decided for item in found)
@@ -76,7 +76,7 @@ def accept(
     ledger: RunLedger, table: str, rows: Sequence[str] | None, reason: str, actor: str, *, dry_run: bool = False
 ) -> list[Difference]:
     """Record the decision about rows of a source table (default: all that wait and have an explanation). Returns the
-    differences it covers.
+    differences that the decision covers.
 
     `rows` as in the report, with \\xNN for bytes that are not printable. Raises UsageError for a table that is not part
     of the run, for a row that waits for no decision, when nothing waits, and for an empty reason.
@@ -90,7 +90,7 @@ def accept(
     candidates = waiting(ledger, table, unexplained=bool(rows))
     wanted = {parse_row(row) for row in rows} if rows else None
     chosen = [item for item in candidates if wanted is None or item.row in wanted]
-    with_cells = {item.row for item in chosen if item.fingerprint}  # the row that names how many more differ may be one
+    with_cells = {item.row for item in chosen if item.fingerprint}  # the entry that counts more rows may name one
     chosen = [item for item in chosen if item.fingerprint or item.row not in with_cells]
     missing = sorted((wanted or set()) - {item.row for item in chosen})
     if missing or not chosen:

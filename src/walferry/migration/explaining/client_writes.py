@@ -1,4 +1,4 @@
-"""What clients wrote at the open target to rows that differ, by the target's own log."""
+"""Clients' writes at the open target to rows that differ, according to the target's own log."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 
 def edits_of_clients(run: Run, table: str, rows: Sequence[bytes], bounds: Bounds) -> Callable[[bytes], Clients | None]:
-    """What is known of clients' edits to each of these rows of a source table; of no row while the target is not open,
-    and after the run has ended.
+    """Look up the clients' edits to each of these rows of a source table. The result returns None while the target is
+    not open, and after the run has ended.
 
-    The target's log is read from the last look at it before the opening (`touched.look`). Where it cannot be read, all
-    that is known comes from timestamps. `bounds`: what is kept of each row.
+    This reads the target's log from the last look before the opening on (`touched.look`). If that log cannot be read,
+    only timestamps say what clients wrote. `bounds`: how much is kept of each row.
     """
     since, first = opened_ms(run.ledger), clients_from(run.ledger, table)
     late = clients_from(run.ledger, table, late_ms=CLOCKS_APART_MS)

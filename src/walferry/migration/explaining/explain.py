@@ -1,7 +1,7 @@
 """Why a row differs: the class of its difference, from both sides' raw cells and from the log.
 
-A class explains a cell only when what hides it on the other side is known from the log or from the source, and when
-nothing that the target must have is missing there. If the log does not show it, the difference is unexplained.
+A class explains a cell only if the log or the source shows what hides the cell on the other side, and if the target has
+everything that it must have. If the log does not show it, the difference is unexplained.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from walferry.ledger.rows import DifferenceKind
 from walferry.migration.sides.row_sides import Cell, RowSides, is_family_marker
 
 IN_FLIGHT: Final = "in-flight"
-"""its edit is in a WAL file that is not applied yet, or the row was equal when it was read again"""
+"""the cell's edit is in a WAL file that is not applied yet, or the row was equal when it was read again"""
 NOT_IN_LOG: Final = "not-in-log"
-"""no WAL of the run that still exists shows why: written with SKIP_WAL, its log is lost, or it was let go after it had
-been applied; a person must decide"""
+"""no existing WAL of the run shows why: the cell was written with SKIP_WAL, its log is lost, or its log was let go
+after it was applied; a person must decide"""
 HISTORY: Final = "history-dependent"
 """the sides dropped cells at different times, as flushes and compactions do"""
 EXPIRED_OVERWRITE: Final = "expired-overwrite"
-"""a put with its own TTL overwrote the cell at its timestamp and has expired: the cell shows up again, unless a flush
-has dropped it"""
+"""a put with its own TTL overwrote the cell at the same timestamp and has expired: the cell shows up again, unless a
+flush dropped it"""
 LEFT_OUT: Final = "left-out"
-"""its entry was released from quarantine by `accept`, or rejected as a late edit"""
+"""a person released the cell's entry from quarantine with `accept`, or rejected it as a late edit"""
 SNAPSHOT_MARKER: Final = "snapshot-marker"
-"""a marker older than the start fence hides it at the target, which neither the log nor the source has: it came with
-the snapshot, and the source has purged it since"""
+"""a marker at the target, older than the start fence, hides the cell, and neither the log nor the source has the
+marker: it came with the snapshot, and the source has purged it since"""
 WRITTEN_SINCE: Final = "written-at-target"
-"""a client wrote it, hid it or overwrote it at the open target, which may have been before the comparison"""
+"""a client wrote, hid or overwrote the cell at the open target, perhaps before the comparison"""
 CHANGED_SINCE: Final = "changed-since-opening"
-"""history-dependent, snapshot-marker or expired-overwrite, but only since the target was opened, when the row was equal
-(`since_opening`)"""
+"""history-dependent, snapshot-marker or expired-overwrite, but only since the opening of the target, when the row was
+still equal (`since_opening`)"""
 UNEXPLAINED: Final = "unexplained"
 
 WORST_FIRST: tuple[DifferenceKind, ...] = (
@@ -46,18 +46,18 @@ WORST_FIRST: tuple[DifferenceKind, ...] = (
 
 SHOWN_CELLS = 3
 _SHOWN_BYTES = 64
-"""of a qualifier"""
+"""the most bytes of a qualifier that are shown"""
 _TTL_TAG = 8
 
 
 @dataclass
 class RowLog:
-    """What the log between the fences holds of one row, if it may explain the difference."""
+    """The edits of one row in the log between the fences that may explain the difference."""
 
     since_ms: int
-    """the start fence: what the source's clock stamped earlier came with the snapshot"""
+    """the start fence: a cell that the source's clock stamped earlier came with the snapshot"""
     until_ms: int
-    """a later timestamp was set by the application, and does not show when the cell was written"""
+    """the application itself set any later timestamp, which does not show when the cell was written"""
     applied: dict[Cell, int] = field(default_factory=dict)
     """cells that the target must have, each with the sequence number of its newest edit"""
     pending: Set[Cell] = field(default_factory=set)
@@ -67,39 +67,39 @@ class RowLog:
     unread: list[str] = field(default_factory=list)
     """why some of the log could not be read"""
     let_go: bool = False
-    """WAL files that were applied no longer exist"""
+    """whether applied WAL files no longer exist"""
     late_load: bool = False
-    """files were bulk-loaded into the table past the end fence, which a person rejected: their cells may have any
+    """whether a person rejected files that were bulk-loaded into the table past the end fence: their cells may have any
     timestamp"""
     too_many: bool = False
-    """there are more such cells than are kept: nothing is explained"""
+    """whether there are more such cells than are kept: then nothing is explained"""
 
     def stamped_since_the_fence(self, cell: Cell) -> bool:
-        """Whether the cell's timestamp is of the source's clock since the start fence."""
+        """Whether the source's clock can have given the cell its timestamp since the start fence."""
         return self.since_ms <= _timestamp(cell) <= self.until_ms
 
 
 @dataclass(frozen=True)
 class Clients:
-    """What is known of the edits of clients to one row of the open target."""
+    """The known edits of clients to one row of the open target."""
 
     since_ms: int
     """when the target was opened"""
     first: int
-    """a cell of this timestamp or a later one was not there before (`run.notes.newest`)"""
+    """no cell had this timestamp or a later one before the opening (`run.notes.newest`)"""
     wrote: Set[Cell] = frozenset()
-    """what clients have written to the row since then, by the target's log"""
+    """cells that clients have written to the row since then, according to the target's log"""
     unread: str = ""
-    """why the target's log does not tell"""
+    """why the target's log cannot show it"""
     late: int = 1 << 62
-    """if the log does not tell, a cell of this timestamp or a later one may be of a client whose server's clock is late
-    """
+    """if the log cannot show it, a cell with this timestamp or a later one may be a client's, written by a server whose
+    clock is late"""
 
     def near(self, column: tuple[bytes, bytes], sides: RowSides, log: RowLog) -> frozenset[Cell]:
-        """Their cells in a column, and their markers of its family.
+        """The clients' cells in a column, and their markers of its family.
 
-        What only the target holds is theirs if its log says so, or if its timestamp can be of no cell that was there
-        before. The clock of a server may be late: only if the log does not tell, 30 s are allowed for that.
+        A cell that only the target holds is the clients' if the target's log says so, or if no earlier cell can have
+        its timestamp. A server's clock may be late: 30 s are allowed for that, but only if the log cannot show it.
         """
         known = log.applied.keys() | log.pending | log.left_out | sides.source
         first = min(self.first, self.late) if self.unread and not (log.let_go or log.unread) else self.first
@@ -126,11 +126,11 @@ def classify(
     clients: Clients | None = None,
     since: Mapping[DifferenceKind, str] = MappingProxyType({}),
 ) -> Explanation:
-    """Determine the class of a row's difference: the worst of its cells'.
+    """Determine the class of a row's difference: the worst class among its cells.
 
-    `clients`: what they may have written to the target; None while it is not open.
-    `since`: for each class, what may have caused it since the target was opened, when the row was equal.
-    A row with more differing cells than are examined is unexplained, and its exact cells are unknown.
+    `clients`: edits that clients may have written to the target; None while the target is not open. `since`: for each
+    class, what may have caused the difference since the opening of the target, when the row was equal. A row with more
+    differing cells than are examined is unexplained, and its exact cells are unknown.
     """
     kinds: set[DifferenceKind] = set()
     details = []
@@ -178,9 +178,9 @@ class _Near:
         self._columns = [_by_column(cells) for cells in known]
 
     def to(self, cell: Cell) -> tuple[RowSides, RowLog, Set[Cell]]:
-        """What concerns the cell, and the lost puts of its column."""
+        """The cells and log edits that concern the cell, and the lost puts of its column."""
         column = cell[:2]
-        if self._last is None or self._last[0] != column:  # a column's cells come one after the other
+        if self._last is None or self._last[0] != column:  # the cells of a column come one after the other
             self._last = column, self._of(*column)
         return self._last[1]
 
@@ -220,7 +220,7 @@ def _why_missing(
     if cell in log.left_out - log.applied.keys():
         return LEFT_OUT, "its entry was left out by a decision"
     if markers and cell not in log.applied and cell not in sides.target:
-        # A source that shows it had purged the marker, and with it whatever that hid: it was written after that.
+        # A source that shows the cell had purged the marker and all that it hid, so the cell was written later.
         return _not_logged("it", log)
     if markers & known:
         return HISTORY, "a marker from the source hides it, which the source has since dropped"
@@ -260,9 +260,10 @@ def _why_shown(
 
 
 def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) -> list[tuple[DifferenceKind, str]]:
-    """A class for each edit that the target must have over a cell that it shows, and has not; in the edits' order.
+    """A class for each edit that would hide a cell shown by the target, and that the target must have but lacks; in the
+    order of the edits.
 
-    One lost edit is enough: nothing that is pending or was left out makes up for it.
+    One lost edit is enough: no pending or left-out edit makes up for it.
     """
     found: list[tuple[DifferenceKind, str]] = []
     written = log.applied.get(cell, -1)  # with the snapshot, if no log holds it
@@ -275,7 +276,7 @@ def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) ->
         elif log.stamped_since_the_fence(marker) or log.late_load:
             found.append(_not_logged("the marker that hides it", log))
         elif cell in log.applied and not (log.let_go or log.unread):
-            # The whole log is known and has no such marker: it came with the snapshot, or past the log.
+            # The whole log is known and has no such marker: the marker came with the snapshot, or past the log.
             found.append((HISTORY, "written after a marker that hides it, which neither log nor target has"))
         else:
             found.append(_unknown("a marker that hides it is not at the target", log))
@@ -286,7 +287,7 @@ def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) ->
 
 
 def _lost(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> frozenset[Cell]:
-    """The puts of a column that were applied and are not at the target, though no edit is known that took them away."""
+    """The puts of a column that were applied but are not at the target, although no known edit took them away."""
     there = log.applied.keys() | sides.target
     markers = [cell for cell in there if cell[3] != CellType.PUT]
     puts: dict[int, list[Cell]] = {}
@@ -305,7 +306,8 @@ def _lost(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> f
 
 
 def _not_logged(what: str, log: RowLog) -> tuple[DifferenceKind, str]:
-    """A difference by an edit that no log has. One of those that were let go may have had it: then it was lost."""
+    """A difference caused by an edit that no log has. If logs were let go, one of them may have had the edit, so the
+    edit may be lost."""
     unread = f"; not all of the log could be read: {'; '.join(log.unread[:2])}" if log.unread else ""
     kind: DifferenceKind = UNEXPLAINED if log.let_go else NOT_IN_LOG
     loaded = "; a bulk load that came late and was rejected may have brought it" if log.late_load else ""
@@ -328,7 +330,8 @@ def _hidden_by(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, Family
 
 
 def _by_clients(cell: Cell, sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules], clients: Clients) -> str:
-    """What clients did at the open target so that only one side shows a cell; "" if they cannot have done that."""
+    """The clients' action at the open target through which only one side shows a cell; "" if clients cannot be the
+    cause."""
     theirs = clients.near(cell[:2], sides, log)
     if not theirs:
         return ""
@@ -350,7 +353,7 @@ def _by_clients(cell: Cell, sides: RowSides, log: RowLog, rules: Mapping[bytes, 
 
 
 def _markers_over(cell: Cell, cells: Collection[Cell]) -> set[Cell]:
-    """The `cells` that are markers and hide the cell."""
+    """The markers in `cells` that hide the cell."""
     family, qualifier, timestamp, *_ = cell
     found = set()
     for other in cells:
@@ -365,19 +368,19 @@ def _markers_over(cell: Cell, cells: Collection[Cell]) -> set[Cell]:
 
 
 def _displaced(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, FamilyRules]) -> bool:
-    """Whether `cells` hold as many newer versions of the column as the family keeps, so that a flush drops it."""
+    """Whether `cells` hold as many newer versions of the column as the family keeps, so that a flush drops the cell."""
     family, qualifier, timestamp, *_ = cell
     newer = {c[2] for c in cells if c[:2] == (family, qualifier) and c[3] == CellType.PUT and c[2] > timestamp}
     return len(newer) >= rules[family].max_versions
 
 
 def _overwrites(cell: Cell, cells: Collection[Cell]) -> list[Cell]:
-    """The `cells` that are other puts of the same column and timestamp."""
+    """The other puts in `cells` of the same column and timestamp."""
     return [other for other in cells if other[:4] == cell[:4] and other != cell and cell[3] == CellType.PUT]
 
 
 def _expired_overwrites(cell: Cell, log: RowLog, at_ms: int) -> list[Cell]:
-    """Applied edits that overwrote this cell with one whose own TTL has passed, in the log's order."""
+    """Applied edits, in the log's order, that overwrote this cell with a put whose own TTL has ended."""
     written = log.applied.get(cell, -1)  # with the snapshot, if no log holds it
     found = [
         other
@@ -388,7 +391,7 @@ def _expired_overwrites(cell: Cell, log: RowLog, at_ms: int) -> list[Cell]:
 
 
 def _has_expired(cell: Cell, at_ms: int) -> bool:
-    """Whether the cell's own TTL has passed."""
+    """Whether the cell's own TTL has ended."""
     ttl = _own_ttl(cell)
     return ttl is not None and _timestamp(cell) + ttl < at_ms
 

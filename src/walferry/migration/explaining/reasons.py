@@ -1,6 +1,6 @@
-"""Why rows differ: both sides of each are read again, live, and explained from both sides and from the log.
+"""Explain why rows differ: read both sides of each row again, live, and look for their edits in the log.
 
-Cells come from `row_sides`, what the log holds of them from `wal_lookup`, the verdict from `explain`.
+`row_sides` yields the cells, `wal_lookup` their edits in the log, and `explain` the verdict.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from walferry.spark.fan_out import fan_out
 log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 2_000
-"""rows that differ, read again by one job"""
+"""how many differing rows one job reads again"""
 _PER_TASK = 100
-"""and by one task"""
+"""and one task"""
 _AT_A_TIME = 8
-"""requested by one task, which mostly waits for the answers"""
+"""how many rows a task requests at a time, since it mostly waits for answers"""
 EQUAL_NOW = "equal when read again"
-"""of a row that was under way"""
+"""the detail of a row whose edit was under way"""
 _LARGE_BYTES = 1 << 20
-"""of a row, after which the next one is requested by itself, so that no task holds many such"""
+"""after a row of this size, the next one is requested alone, so that no task holds many large rows"""
 
 
 def explain(
@@ -49,10 +49,10 @@ def explain(
     table: str,
     rows: Sequence[bytes],
 ) -> list[Difference]:
-    """Determine the class of each differing row, from both sides' raw cells, read again, and from the log.
+    """Determine the class of each differing row from the log and from both sides' raw cells, which are read again.
 
-    What is applied by now, the target must show. The log is read after the rows, so that it holds every edit that they
-    show. `session` is the comparison's, if it needed one.
+    The target must show every edit that is applied by now. The log is read after the rows, so that it holds every edit
+    that they show. `session`: the comparison's Spark session, if the comparison needed one.
     """
     applied, until_ms = run.ledger.log.applied_for(table), now_ms()
     rules = rules_of(run.source.describe(table))
@@ -64,10 +64,10 @@ def explain(
         if found is not None and not (value := found.value()).too_many:
             questions[row] = Compressed(value.question)
     logs = look_up(run, spark, table, questions, applied, until_ms, bounds)
-    clients = edits_of_clients(run, table, list(questions), bounds)  # read last: they show the other's later edits
+    clients = edits_of_clients(run, table, list(questions), bounds)  # read after the rows, so it has all that they show
     differences = []
     for row, found in sides.items():
-        if found is None:  # what differed was under way
+        if found is None:  # the difference was under way
             differences.append(Difference(table, row, IN_FLIGHT, EQUAL_NOW))
             continue
         explanation = classify(found.value(), logs.of(row), rules, clients(row), since.get(row, {}))
@@ -112,16 +112,16 @@ class _Rows:
 
 
 def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Compressed[RowSides] | None]]:
-    """In an executor: both sides of each row; None if they are equal now."""
+    """Read both sides of each row, in an executor; None for rows that are equal now."""
     source, target = shared_client(asked.source), shared_client(asked.target)
 
     def read(row: bytes) -> tuple[bytes, bytes, int]:
-        # The target first: what is written and applied meanwhile would look as if the source did not have it.
+        # The target first: otherwise an edit written and applied in between would look as if the source lacked it.
         there = b"".join(bytes(block) for block in target.scan_raw(asked.target_table, row, row + b"\x00"))
         here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
         return here, there, now_ms()
 
-    large = True  # until the first one is known
+    large = True  # until the size of the first row is known
     done = 0
     with ThreadPoolExecutor(_AT_A_TIME) as readers:
         while done < len(asked.rows):

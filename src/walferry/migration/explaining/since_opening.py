@@ -1,8 +1,8 @@
-"""Rows that were equal when the target was opened, and have changed by themselves since.
+"""Rows that were equal at the opening of the target and have changed by themselves since.
 
-Both sides go on flushing and compacting after the opening. Where that drops a delete marker, or a TTL ends, a fragile
-row (`fragile_rows`) may show something else than at the last reading before it. That is HBase's own doing: the source's
-clients are gone by then, and nothing is sent to the target any more.
+Both sides still flush and compact after the opening. Once that drops a delete marker, or once a TTL ends, a fragile row
+(`fragile_rows`) may show something else than at its last reading before the opening. HBase alone causes that: the
+source has no clients by then, and walferry sends nothing more to the target.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ _NOTE = "fragile when opened"
 
 @dataclass(frozen=True)
 class Fragile:
-    """What may change by itself in a table that was found equal."""
+    """The rows that may change by themselves in a table that was found equal."""
 
     rows: RowSpans
     files: Stores
-    """of the regions, on both sides, that have such rows with markers"""
+    """of the regions, on both sides, that have fragile rows with markers"""
     differed: frozenset[bytes]
-    """rows that were not equal: a person had decided about them"""
+    """rows that were not equal, but that a person had decided about"""
 
     @classmethod
     def of(cls, rows: RowSpans, files: Files, differed: Iterable[bytes]) -> Fragile:
-        """By the fragile rows and the store files as they were after these were read."""
+        """From the fragile rows, and the store files as they were after these rows were read."""
         return cls(rows, Stores.among(files, rows), frozenset(differed))
 
     def keep(self, ledger: RunLedger, table: str) -> None:
-        """Keep it in the ledger: the target is about to be opened."""
+        """Record this in the ledger, just before the target is opened."""
         differed = sorted(row.hex() for row in self.differed)
         kept = {"rows": self.rows.pack(), "files": self.files.as_json(), "differed": differed}
         ledger.notes.keep(_NOTE, kept, table)
 
     @classmethod
     def at_opening(cls, ledger: RunLedger, table: str) -> Fragile | None:
-        """What was kept of a table; None while the target is not open, or if it was opened after a whole comparison."""
+        """The record of a table in the ledger; None while the target is not open, or if it was opened after a whole
+        comparison."""
         kept = ledger.notes.get(_NOTE, table)
         if kept is None or opened_ms(ledger) is None:
             return None
@@ -58,9 +59,10 @@ NOTHING = Fragile(NONE, NO_STORES, frozenset())
 
 
 def changed_since(run: Run, table: str, rows: Sequence[bytes]) -> Mapping[bytes, Mapping[DifferenceKind, str]]:
-    """What may have changed each of the rows since the target was opened, by the class of difference that it causes.
+    """What may have changed each row since the opening of the target, by the class of difference that it causes.
 
-    Only of rows that were fragile and equal then; of none while the target is not open, or after the run has ended.
+    Covers only rows that were fragile and equal at the opening; none while the target is not open, or after the run has
+    ended.
     """
     fragile = Fragile.at_opening(run.ledger, table)
     if fragile is None or run.ledger.record.state != "running":

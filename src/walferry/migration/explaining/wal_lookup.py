@@ -1,12 +1,13 @@
-"""What the WALs hold of rows that differ, looked up in one pass: in the executors, or here if the files are small.
+"""Look up the edits of differing rows in the WALs, in one pass: in the executors, or in this process if the files are
+small.
 
-Only files that can hold them are read: those past the start fence in which the ledger counted cells of the table, and
-those that it has not counted yet. A file's write times and regions do not rule it out: applications may set any
+This reads only files past the start fence that can hold such edits: the ledger has counted cells of the table in the
+file, or has not counted the file yet. A file's write times and regions do not rule it out: applications may set any
 timestamp, and a row's region may have been on any server.
 
-Each file is read once for all rows. Its finds go to the partitions of their rows, where what is kept of a row is
-bounded, and the driver gets one result per row. So no process holds more than its rows' share; the driver, where it
-reads the files itself, holds what each of them has of the rows.
+Each file is read once for all rows. The edits found go to the partitions of their rows, which keep a bounded amount per
+row, and the driver gets one result per row. So no process holds more than its rows' share. If the driver reads the
+files itself, it holds the edits that each of them has.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ _EDITS_PER_PARTITION = 100_000
 _QUESTIONS_AT_ONCE = 1_000
 _CELLS_AT_ONCE = 1_000
 _OPEN_BYTES = 128 << 20
-"""what a file that is being written counts as: the NameNode lists it with length 0, and it is usually rolled at this"""
+"""the assumed size of an open file: the NameNode lists it with length 0, and HBase usually rolls it at this size"""
 _UNREAD, _GONE, _FAILED = -1, -2, -3
-"""instead of a row's number: why a file could not be read, an applied one that no longer exists, an error to raise"""
+"""in place of a row's number: why a file could not be read, an applied file that no longer exists, an error to raise"""
 _FOUND = pa.schema([("row", pa.int32()), ("found", pa.binary())])
 _FOUND_DDL = "row int, found binary"
 
@@ -56,26 +57,26 @@ class _Lookup:
     table: str
     files: tuple[WalFile, ...]
     applied: frozenset[str]
-    """names of the files whose edits the target has"""
+    """names of the files whose edits are at the target"""
     rows: tuple[bytes, ...]
     questions: tuple[Compressed[Question], ...]
-    """of each row"""
+    """one for each row"""
     left_out: frozenset[tuple[str, int]]
     """(file, offset) of entries that an operator left out"""
     nothing: RowLog
-    """of a row that no file holds"""
+    """for a row that no file holds"""
     bounds: Bounds
 
 
 @dataclass(frozen=True)
 class RowLogs:
-    """What the log holds of each row that was looked up."""
+    """The log's edits of each row that was looked up."""
 
     nothing: RowLog
     found: Mapping[bytes, Compressed[RowLog]]
 
     def of(self, row: bytes) -> RowLog:
-        """What the log holds of a row."""
+        """The log's edits of a row."""
         if row not in self.found:
             return self.nothing
         return replace(self.found[row].value(), unread=self.nothing.unread, let_go=self.nothing.let_go)
@@ -90,11 +91,12 @@ def look_up(
     until_ms: int,
     bounds: Bounds,
 ) -> RowLogs:
-    """What WAL files past the start fence hold of these rows; `applied` names those whose edits the target has.
+    """Look up the edits of these rows in the WAL files past the start fence; `applied` names the files whose edits are
+    at the target.
 
-    `until_ms`: the latest timestamp that the source's clock can have given to a cell that differs. `bounds`: the edits
-    kept of a row; one with more has `too_many`. Spark is asked for if the files are large; where there is none, that
-    raises NoSparkError.
+    `until_ms`: the latest timestamp that the source's clock can have given to a cell that differs. `bounds`: how many
+    edits are kept of a row; a row with more has `too_many`. Calls `spark` if the files are large, which raises
+    NoSparkError if there is no Spark.
     """
     loaded = table in run.ledger.late.rejected_loads()
     nothing = RowLog(fence_facts(run, "start").at_ms, until_ms, late_load=loaded)
@@ -127,7 +129,7 @@ def look_up(
 
 
 def log_bytes(run: Run, table: str) -> int:
-    """How many bytes of log are read to look rows of a table up, by which `look_up` also decides where."""
+    """How many bytes of log `look_up` reads for rows of a table; it also decides by them where to read."""
     return _bytes_of(_files(run, table, run.ledger.log.applied_for(table)))
 
 
@@ -136,7 +138,7 @@ def _bytes_of(files: Iterable[WalFile]) -> int:
 
 
 def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
-    """The files that can hold rows of the table: those that the ledger knows, and newer ones."""
+    """The files that can hold rows of the table: those in the ledger, and newer ones."""
     files = {known.name: as_listed(known) for known in run.ledger.log.files()}
     fences = run.fences()
     for file in list_wals(run.source_files, run.wal_root):
@@ -147,7 +149,7 @@ def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
 
 
 def _finds(spark: SparkSession | None, lookup: _Lookup) -> list[tuple[int, bytes]]:
-    """Numbers of rows, each with its pickled Compressed[RowLog], and what else `_merge` yields."""
+    """Numbers of rows, each with its pickled Compressed[RowLog], and the reasons and errors that `_merge` passes on."""
     if spark is None:
         return _finds_here(lookup)
     shared = spark.sparkContext.broadcast(lookup)  # once per worker process, not once per task
@@ -180,7 +182,7 @@ def _finds_here(lookup: _Lookup) -> list[tuple[int, bytes]]:
 
 
 class _Place(IntEnum):
-    """What became of an edit."""
+    """Where an edit is now."""
 
     APPLIED = 1
     PENDING = 2
@@ -188,11 +190,11 @@ class _Place(IntEnum):
 
 
 _Edits = dict[tuple[_Place, Cell], int]
-"""what a row has in the log, with the sequence number of each one's newest edit"""
+"""a row's edits in the log, each with the sequence number of its newest one"""
 
 
 class _Finds:
-    """Edits by number of their row; None for a row with more than are kept."""
+    """Edits by the number of their row; None for a row with more edits than are kept."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -200,11 +202,11 @@ class _Finds:
         self.edits: dict[int, _Edits | None] = {}
 
     def has_room(self, row: int) -> bool:
-        """Whether the row has no more edits than are kept, so far."""
+        """Whether more edits of the row may be kept."""
         return row not in self._rooms or not self._rooms[row].exhausted
 
     def add(self, row: int, edits: _Edits | None) -> None:
-        """Keep edits of a row, as far as there is room."""
+        """Keep edits of a row as long as there is room."""
         if not self.has_room(row):
             return
         kept = self.edits.get(row) or {}
@@ -220,7 +222,8 @@ class _Finds:
 
 
 def _read(lookup: _Lookup, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What the numbered files hold of the rows: pickled _Edits as they come, reasons and errors."""
+    """Read the numbered files and yield the rows' edits, pickled as _Edits while they are read, with reasons and
+    errors."""
     try:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
@@ -234,7 +237,7 @@ def _read(lookup: _Lookup, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
                         yield _frame({_UNREAD: f"WAL file {file.name} no longer exists at the source"})
                 except DamagedInputError as error:
                     yield _frame({_UNREAD: str(error)})
-    except WalferryError as error:  # Spark would turn it into a traceback; it is passed on as a row instead
+    except WalferryError as error:  # passed on as a row, since Spark would turn it into a traceback
         yield _frame({_FAILED: error})
 
 
@@ -247,7 +250,7 @@ def _read_file(lookup: _Lookup, file: WalFile) -> Iterator[pa.RecordBatch]:
     for batch in wal:
         entries = edits_of(batch, lookup.table)
         cells, entry, _ = index_entry_cells(entries)
-        # Of nearly all cells nothing is made but their rows.
+        # For nearly all cells, only the row is extracted.
         numbers = pc.index_in(binary_column(cells.buffer, cells.row_start, cells.row_length), rows)
         found = pc.is_valid(numbers).to_numpy(zero_copy_only=False).nonzero()[0]
         for start in range(0, len(found), _CELLS_AT_ONCE):
@@ -264,7 +267,7 @@ def _read_file(lookup: _Lookup, file: WalFile) -> Iterator[pa.RecordBatch]:
                 if finds.has_room(row) and question(row).concerns(cell):
                     finds.add(row, {(_place(lookup, file, offset), cell): sequence_number})
         yield _frame(finds.edits)
-        finds.edits = {}  # an edit that comes again later in the file counts twice: the bound is no exact number
+        finds.edits = {}  # an edit that comes again later in the file counts twice: the bound is approximate
 
 
 def _place(lookup: _Lookup, file: WalFile, offset: int) -> _Place:

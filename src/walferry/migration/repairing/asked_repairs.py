@@ -1,4 +1,5 @@
-"""Repairs that somebody asks for: done here, or by the process that follows the log, which has the leases."""
+"""Repairs that somebody asks for. This process does them or, if another one follows the log, that one: it has the
+leases."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 _ASKED, _ANSWER = "repair asked", "repair answered"
 LOOK_SECONDS = 0.5
 SHOWN = 20
-"""rows"""
+"""the most rows that are shown"""
 ANSWER_SECONDS = 900.0
 
 Kinds = Mapping[bytes, str]
@@ -39,26 +40,26 @@ Kinds = Mapping[bytes, str]
 
 @dataclass(frozen=True)
 class Ways:
-    """The ways to make a table equal, with what each costs."""
+    """The ways to make a table equal, and the cost of each."""
 
     table: str
     rows: int
-    """that would be repaired"""
+    """rows that would be repaired"""
     sent_bytes: int
-    """that are sent for them at first; what a marker hides is not known before it is purged"""
+    """bytes sent for them at first; the cells that a marker hides are unknown until it is purged"""
     regions: int
-    """of the target, that would be compacted for some of them"""
+    """regions of the target that would be compacted for some of the rows"""
     region_bytes: int
-    """in these, as their servers know them, in whole MiB"""
+    """bytes in these regions, as their servers report them, in whole MiB"""
     repair: Expected
     copy_bytes: int
-    """of the source, that would be copied again, as they are stored; 0 where that is not possible"""
+    """bytes of the source that would be copied again, as stored; 0 if copying again is not possible"""
     copy_again: Expected | None
-    """None where that is not possible now"""
+    """None if copying again is not possible now"""
     why_not: str = ""
 
     def lines(self) -> list[str]:
-        """As lines."""
+        """The ways as lines, for people."""
         rows, regions = amount(self.rows, "row"), amount(self.regions, "region")
         much = f"{self.sent_bytes / 1e6:.1f} MB are sent"
         if self.regions:
@@ -74,13 +75,13 @@ class Ways:
 
 @dataclass(frozen=True)
 class RepairOutcome:
-    """What became of the rows that somebody asked to repair, or what would become of them."""
+    """The outcome for the rows that somebody asked to repair, or the expected outcome."""
 
     run_id: str
     dry_run: bool
     rows: Sequence[RepairedRow]
     ways: Sequence[Ways] = ()
-    """of each table, what the ways cost; only of a plan"""
+    """the cost of each way, for each table; only in a plan"""
 
     @property
     def faults(self) -> int:
@@ -88,7 +89,7 @@ class RepairOutcome:
         return sum(bool(row.fault) for row in self.rows)
 
     def lines(self) -> list[str]:
-        """For people: the first rows, then the ways."""
+        """The outcome as lines for people: the first rows, then the ways."""
         lines = [f"{'would repair ' if self.dry_run else ''}{repaired_row_text(row)}" for row in self.rows[:SHOWN]]
         if len(self.rows) > SHOWN:
             lines.append(f"and {len(self.rows) - SHOWN} more rows; all of them with --json")
@@ -100,21 +101,22 @@ class RepairOutcome:
         return [*lines, *(line for way in self.ways for line in way.lines())]
 
     def facts(self) -> dict[str, Any]:
-        """As plain values."""
+        """The outcome as plain values."""
         return {
             "run": self.run_id, "dry_run": self.dry_run, "rows": [facts(row) for row in self.rows],
             "ways": [asdict(way) for way in self.ways],
         }  # fmt: skip
 
     def require_all(self) -> None:
-        """Raise SidesDifferError if some cannot be repaired."""
+        """Raise SidesDifferError if some rows cannot be repaired."""
         if self.faults:
             raise SidesDifferError(f"{amount(self.faults, 'row')} of {self.run_id} cannot be repaired as things are")
 
 
 def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool = False) -> RepairOutcome:
-    """Repair rows of a table, or of all tables of the run, or say what that would do: those given, as in the report, or
-    all `candidates`. Raises UsageError for a run that cannot be repaired, and as `repair_now`."""
+    """Repair rows of a table, or of all tables of the run, or say what a repair would do. The rows are those given, as
+    in the report, or all `candidates`. Raises UsageError for a run that cannot be repaired, and the errors of
+    `repair_now`."""
     if rows and table is None:
         raise UsageError("say of which --table the rows are")
     record = run.ledger.record
@@ -129,8 +131,8 @@ def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool 
 
 
 def candidates(run: Run, table: str, rows: Sequence[str] = ()) -> Kinds:
-    """The rows of a table to repair: those given, as in the report, or all that differed when they were last compared
-    or looked at and that nobody has decided about. Raises UsageError for a table that is not part of the run."""
+    """The rows of a table to repair: those given, as in the report, or all rows that differed in the last comparison or
+    look and that nobody has decided about. Raises UsageError for a table that is not part of the run."""
     if table not in {pair.source for pair in run.tables}:
         known = ", ".join(pair.source for pair in run.tables)
         raise UsageError(f"run {run.run_id} has no table {table!r}; its tables: {known}", table=table)
@@ -142,27 +144,27 @@ def candidates(run: Run, table: str, rows: Sequence[str] = ()) -> Kinds:
 
 
 def repair_now(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
-    """Repair rows by source table, here or by the process that replays. After the drain the tables are to be compared
-    again. Raises TransientError when that process does not answer."""
+    """Repair rows by source table, in this process or in the one that replays. After a repair past the drain, the
+    tables are compared again. Raises TransientError if the replaying process does not answer."""
     if "replay" in alive(run.ledger):
         return _ask(run, wanted)
     made = []
     note_opened(run.ledger)
     for table, kinds in wanted.items():
         if kinds or is_unfinished(run.ledger, table):
-            compare_again(run, table, "rows are repaired")  # also those that are equal by now, and after a kill
+            compare_again(run, table, "rows are repaired")  # even if the rows are equal by now, or a kill follows
             made += repair(run, Standstill(), table, kinds)
     return made
 
 
 def compare_again(run: Run, table: str, reason: str) -> None:
-    """Have the next attempt compare a table again, and repeat the last check."""
+    """Have the next attempt compare a table again and repeat the last check."""
     run.ledger.phases.reopen("compare", table, reason)
     run.ledger.phases.reopen("check_drain", reason=reason)
 
 
 def answer_asked(run: Run, standstill: Standstill, over: Callable[[], bool]) -> None:
-    """Do what somebody has asked of the process that replays, if there is anything."""
+    """Do the repairs that somebody has asked the replaying process for, if there are any."""
     asked = run.ledger.notes.get(_ASKED)
     if asked is None:
         return
@@ -201,7 +203,8 @@ def _ask(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
 
 
 def plans(run: Run, wanted: Mapping[str, Kinds]) -> tuple[list[RepairedRow], list[Ways]]:
-    """What would become of each row, and what that costs beside copying its table again. Changes nothing."""
+    """The expected outcome for each row, and the cost of a repair beside that of copying the table again. Changes
+    nothing."""
     rows, ways = [], []
     for table, kinds in wanted.items():
         found = plan_repair(run, table, list(kinds))
@@ -231,7 +234,8 @@ def _ways(run: Run, table: str, found: Sequence[Planned]) -> Ways:
 
 
 def _compacted(run: Run, target: str, rows: Sequence[bytes]) -> list[int]:
-    """The bytes of each region of a target table that has some of the rows; 0 where its server does not say."""
+    """The bytes of each region of a target table that has some of the rows; 0 if the region's server does not report
+    them."""
     if not rows:
         return []
     regions = sorted(run.target.regions(target), key=lambda region: region.start)
@@ -246,7 +250,7 @@ def facts(row: RepairedRow) -> dict[str, Any]:
 
 
 def repaired_row_text(row: RepairedRow) -> str:
-    """What became of a row, as a line."""
+    """The outcome for a row, as a line."""
     kind = f" ({row.kind})" if row.kind else ""
     what = f"NOT REPAIRED: {row.fault}" if row.fault else row.action or "equal by now"
     return f"{row.table} {shown_row(row.row)}{kind}: {what}"

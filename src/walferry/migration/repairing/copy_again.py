@@ -1,9 +1,10 @@
-"""Copy a table of the target again, where rows cannot be repaired one by one; the run and its other tables go on.
+"""Copy a target table again if its rows cannot be repaired one by one; the run and its other tables go on.
 
-The target table is emptied. Then the source's cells are read raw and sent, regions side by side, some seconds at a
-time while the replay stands still (`replay.rights.standstill`): what is read is at least as new as all that was
-applied, and what is newer is applied afterwards. So no fence is needed, as with the repair of a row. How far it is, the
-ledger knows: whoever replays next goes on there. Until it is done no gate opens; then the table is compared as a whole.
+walferry empties the target table. Then it reads the source's cells raw and sends them, several regions in parallel, for
+some seconds at a time while the replay stands still (`replay.rights.standstill`). The cells read are at least as new as
+all edits applied so far, and newer edits are applied afterwards. So no fence is needed, as with the repair of a row.
+The ledger records the progress, so that the next process that replays continues from there. No gate opens until the
+copying is done; then the table is compared as a whole.
 """
 
 from __future__ import annotations
@@ -57,20 +58,20 @@ from walferry.run.run import Run, RunEndedError
 log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 2.0
-"""in which the replay stands still"""
+"""how long the replay stands still at a time"""
 AT_ONCE = 4
-"""regions that are read and sent side by side"""
+"""how many regions are read and sent in parallel"""
 LOOK_SECONDS = 1.0
 END_SECONDS = 2 * WINDOW_SECONDS
-"""for what is under way when the replay ends; without its leases nothing more is sent"""
+"""how long requests under way may take when the replay ends; without its leases nothing more is sent"""
 RETRY_SECONDS = 10.0
 PROGRESS_SECONDS = 10.0
 OPEN_SECONDS = 300.0
-"""for the regions of the emptied table to open"""
+"""how long the regions of the emptied table may take to open"""
 
 
 def check_copy_again(run: Run, table: str) -> None:
-    """Raise UsageError where a table cannot be copied again now, or cannot be copied on."""
+    """Raise UsageError if a table cannot be copied again now, or if its copying cannot continue."""
     ledger = run.ledger
     record, name = ledger.record, ledger.record.name
     if record.kind != "migration" or record.state != "running":
@@ -110,7 +111,7 @@ def check_copy_again(run: Run, table: str) -> None:
 
 
 def plan_copy_again(run: Run, table: str) -> dict[str, Any]:
-    """What copying a table again would do, as plain values. Raises as `check_copy_again`; changes nothing."""
+    """The effects of copying a table again, as plain values. Raises as `check_copy_again`; changes nothing."""
     check_copy_again(run, table)
     target = run.pair(table).target
     source_bytes = run.source.held_bytes().get(table, 0)
@@ -141,7 +142,8 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
 
 
 def ask_copy_again(run: Run, table: str, reason: str, request: str = "") -> Copying:
-    """Note that a table is to be copied again; one that is being copied goes on. Raises as `check_copy_again`."""
+    """Record that a table is to be copied again; copying that has already started goes on. Raises as
+    `check_copy_again`."""
     check_copy_again(run, table)
     if (begun := copying(run.ledger).get(table)) is not None:
         return begun
@@ -153,9 +155,10 @@ def ask_copy_again(run: Run, table: str, reason: str, request: str = "") -> Copy
 
 
 def give_up(run: Run, table: str, reason: str, *, dry_run: bool = False) -> Copying:
-    """End the copying of a table as it is. It counts as not compared; the next comparison finds what it lacks.
+    """Stop copying a table and leave it as it is. The table counts as not compared; the next comparison finds what it
+    lacks.
 
-    Raises UsageError for one that is not being copied again.
+    Raises UsageError for a table that is not being copied again.
     """
     now = copying(run.ledger).get(table)
     if now is None:
@@ -169,10 +172,12 @@ def give_up(run: Run, table: str, reason: str, *, dry_run: bool = False) -> Copy
 
 
 def copy_again(run: Run, table: str, reason: str, request: str = "") -> Copying:
-    """Copy a table again: here, or by the process that replays, which has the leases. Returns how much was copied.
+    """Copy a table again: in this process, or in the one that replays, which has the leases. Returns how much was
+    copied.
 
-    `request` names who asks, if that one may ask again: what was done for it since is not done twice. Raises as
-    `check_copy_again`, GivenUpError, and TransientError if that process ends first: repeated, it goes on.
+    `request` names a caller that may repeat its request: work already done for that request is not done twice. Raises
+    as `check_copy_again`, GivenUpError, and TransientError if the replaying process ends first: a repeated call
+    continues the copying.
     """
     done = copied(run.ledger).get(table)
     if request and table not in copying(run.ledger):
@@ -182,7 +187,7 @@ def copy_again(run: Run, table: str, reason: str, request: str = "") -> Copying:
         if is_given_up(run.ledger, table, request):
             raise GivenUpError(f"somebody has ended the copying of {table} that this request began", table=table)
     known = ask_copy_again(run, table, reason, request)
-    with suppress(NoStandstillError):  # a process has begun to replay: that one goes on
+    with suppress(NoStandstillError):  # a process has started to replay: it continues the copying
         return go_on(run, Standstill(), table, lambda: "replay" in alive(run.ledger))
     log.info("the process that replays has the leases, and copies %s again; Ctrl-C leaves it to it", table)
     told = steady_s()
@@ -210,21 +215,22 @@ def _whole(done: Copied) -> Copying:
 
 @contextmanager
 def copied_again(run: Run, standstill: Standstill) -> Iterator[None]:
-    """Copy tables again, as somebody asks for it, in another thread beside the replay of this process."""
+    """Copy tables again when somebody asks for it, in another thread beside this process's replay."""
     _open_again(run, standstill)
     with beside(partial(_copy_as_asked, run, standstill), "copy again", END_SECONDS):
         yield
 
 
 def _open_again(run: Run, standstill: Standstill) -> None:
-    """Before anything is replayed: a process that was killed while it emptied a table has left it disabled."""
+    """Enable tables before anything is replayed: a process that was killed while it emptied a table left it
+    disabled."""
     for table in copying(run.ledger):
         work = _Work(run, standstill, table, lambda: False)
         try:
             if not run.target.table_enabled(work.target):
                 with standstill.held(run) as route:
                     _empty(work, route)
-        except (GivenUpError, TransientError) as error:  # another process may be at it, or the target is down
+        except (GivenUpError, TransientError) as error:  # another process may be copying it, or the target is down
             log.warning("target table %s is not opened again: %s", work.target, error)
 
 
@@ -236,7 +242,7 @@ def _copy_as_asked(run: Run, standstill: Standstill, over: threading.Event) -> N
 
     while not over.wait(LOOK_SECONDS):
         tables: Collection[str] = ()
-        with suppress(WalferryError):  # the ledger does not answer now
+        with suppress(WalferryError):  # for example, the ledger does not answer now
             tables = copying(run.ledger)
         for table in tables:
             if is_over():
@@ -247,7 +253,7 @@ def _copy_as_asked(run: Run, standstill: Standstill, over: threading.Event) -> N
                 return
             except (GivenUpError, NoStandstillError):
                 continue
-            except Exception as error:  # whatever it is: the table stays as it is, and no gate opens
+            except Exception as error:  # whatever the error, the table stays as it is, and no gate opens
                 log.warning("%s is not copied on for %.0f s: %s", table, RETRY_SECONDS, error)
                 with suppress(WalferryError):
                     _note_fault(run, table, str(error))
@@ -260,10 +266,10 @@ def _note_fault(run: Run, table: str, fault: str) -> None:
 
 
 def go_on(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]) -> Copying:
-    """Copy what is left of a table that is to be copied again. Returns how much was copied in all.
+    """Copy the rest of a table that is to be copied again. Returns how much was copied in all.
 
-    Raises NoStandstillError once `over` is true, GivenUpError if somebody has ended it, LeaseHeldError while another
-    process replays, RunEndedError when the run was ended, and the errors of both sides.
+    Raises NoStandstillError once `over` returns True, GivenUpError if somebody stopped the copying, LeaseHeldError
+    while another process replays, RunEndedError if the run was ended, and the errors of both sides.
     """
     work = _Work(run, standstill, table, over)
     while True:
@@ -272,7 +278,7 @@ def go_on(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]
             if not work.now.emptied or not run.target.table_enabled(work.target):
                 _empty(work, route)
             now = _copy_some(work, route)
-            while not (standstill.replays or now.is_done or over()):  # nobody waits for it to end
+            while not (standstill.replays or now.is_done or over()):  # nobody waits for the copying to end
                 now = _copy_some(work, route)
             if now.is_done:
                 return _finish(work, now, fence_of(run, route))
@@ -282,7 +288,7 @@ def go_on(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]
 
 def _finish(work: _Work, done: Copying, fence: Change) -> Copying:
     run, table = work.run, work.table
-    # Of this moment, so that no comparison that began before it makes the table count as equal again.
+    # With this moment: no comparison that started earlier may make the table count as equal again.
     end_equality(run, table, f"{table} was copied again at {shown_utc(now_ms())}")
     end_copying(run.ledger, table, done, fence)
     run.ledger.audit(run.actor, "copied again", {"table": table, "cells": done.cells, "bytes": done.size})
@@ -294,7 +300,7 @@ def _finish(work: _Work, done: Copying, fence: Change) -> Copying:
 
 @dataclass
 class _Work:
-    """A table that is copied again."""
+    """A table that is being copied again."""
 
     run: Run
     standstill: Standstill
@@ -311,7 +317,7 @@ class _Work:
 
     @property
     def now(self) -> Copying:
-        """How far it is. Raises GivenUpError."""
+        """The progress. Raises GivenUpError if somebody stopped the copying."""
         now = copying(self.run.ledger).get(self.table)
         if now is None:
             raise GivenUpError(f"{self.table} is no longer copied again", table=self.table)
@@ -321,8 +327,8 @@ class _Work:
 def _empty(work: _Work, route: Route) -> None:
     """Empty the target table, or open it again if it was emptied.
 
-    Repeated after a kill, the master empties it once; what was applied to it in between is copied, too. Whatever fails,
-    the table is enabled again before the replay goes on.
+    If this is repeated after a kill, the master still empties the table only once; edits applied in between are copied,
+    too. Whatever fails, the table is enabled again before the replay goes on.
     """
     run, name, now, fence = work.run, work.target, work.now, fence_of(work.run, route)
     if not now.emptied and run.ledger.phases.facts("approve") is not None:
@@ -337,7 +343,7 @@ def _empty(work: _Work, route: Route) -> None:
             route.guard([name])
             run.target.truncate_table(name, nonce=now.nonce)
     except RemoteError as error:
-        if not is_transient(error):  # the master would answer the same to the same nonce
+        if not is_transient(error):  # the master would repeat its answer to the same nonce
             replace(now, nonce=new_nonce()).advance(run.ledger, work.table, fence)
         raise
     finally:
@@ -351,14 +357,14 @@ def _empty(work: _Work, route: Route) -> None:
 
 
 def _enable(run: Run, name: str) -> None:
-    """Enable a target table if it is not, and wait until its regions are open."""
+    """Enable a target table unless it is enabled, and wait until its regions are open."""
     if not run.target.table_enabled(name):
         run.target.enable_table(name)
     await_open(run, name, OPEN_SECONDS)
 
 
 def _await_turn(work: _Work) -> None:
-    """Wait until the replay has caught up, and while the run is paused."""
+    """Wait until the replay has caught up and the run is not paused."""
     told = False
     while not work.over():
         paused = is_paused(work.run)
@@ -371,7 +377,7 @@ def _await_turn(work: _Work) -> None:
 
 
 def _copy_some(work: _Work, route: Route) -> Copying:
-    """Copy for some seconds, and keep how far it is. Raises the first error of a lane, once that is kept."""
+    """Copy for some seconds and record the progress. Then raises the first error of a lane, if there was one."""
     now, borders = work.now, sorted((r.start, r.end) for r in work.run.source.regions(work.table))
     left, rest = list(now.open), now.rest
     for _, stop in borders:
@@ -398,13 +404,13 @@ def _copy_some(work: _Work, route: Route) -> Copying:
 
 @dataclass(frozen=True)
 class _Part:
-    """What was copied of a range, and what is left of it."""
+    """How much of a range was copied, and which part is left."""
 
     left: Range | None
     cells: int
     size: int
     error: Exception | None = None
-    """why it was not copied on"""
+    """why the copying of the range stopped"""
 
 
 def _copy_part(work: _Work, route: Route, until_s: float, part: Range) -> _Part:
@@ -417,7 +423,7 @@ def _copy_part(work: _Work, route: Route, until_s: float, part: Range) -> _Part:
             at = last_row(block) + b"\0"
             if steady_s() >= until_s or work.over():
                 return _Part((at, stop), cells, size)
-    except Exception as error:  # what the other lanes did is kept
+    except Exception as error:  # the progress of the other lanes is still recorded
         return _Part((at, stop), cells, size, error)
     return _Part(None, cells, size)
 

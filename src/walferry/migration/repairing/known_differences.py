@@ -1,7 +1,7 @@
-"""Rows that differ while the log is followed, or in the write stop: those that a person decided about stay, those under
-way are left, the others are repaired.
+"""Rows that differ while the log is followed, or in the write stop: rows that a person decided about and rows under way
+are left alone, the others are repaired.
 
-A decision holds while exactly the same cells differ. A row that was repaired is read again by the next look.
+A decision holds as long as exactly the same cells differ. The next look reads repaired rows again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from walferry.spark.session import NoSparkError
 
 _NOTE, _EXAMINED = "known differences", "examined differences"
 MOST_ROWS = 1_000
-"""of a table, that are explained and repaired in one look; if more differ, each look goes on where the last one ended
+"""the most rows of a table that one look explains and repairs; if more differ, each look continues where the last one
+ended
 """
 
 
@@ -34,48 +35,48 @@ class RepairMeans:
     """How rows are explained and repaired in one look."""
 
     spark: Callable[[], SparkSession]
-    """opens the session; raises NoSparkError where there is none"""
+    """opens the session; raises NoSparkError if there is no Spark"""
     standstill: Standstill
     read_again: Callable[[list[bytes]], Mapping[bytes, str]]
-    """those of the rows that differ now, each with the digest of the cells that differ"""
+    """returns the given rows that differ now, each with the digest of its differing cells"""
     most_log_bytes: int
-    """of log that is read for the reasons; where there is more, nobody looks for any"""
+    """the most bytes of log to read for reasons; if there is more log, no reasons are looked for"""
     region_bytes: int
-    """larger regions of the target are not compacted"""
+    """larger target regions are not compacted"""
     over: Callable[[], bool] = lambda: False
     without_reasons: bool = False
-    """rows are also repaired where nobody looked for a reason: nothing is under way any more"""
+    """whether rows are repaired even if no reason was looked for, since nothing is under way any more"""
     under_way: Callable[[bytes], bool] = lambda _: False
-    """whether the log may be about to change a row: while a round is applied, such a row may look as if it had no
-    explanation, so it counts only if the same cells differ at the next look"""
+    """whether the log may be about to change a row: while a round is applied, such a row may seem unexplained, so it
+    counts only if the same cells differ at the next look"""
 
 
 @dataclass(frozen=True)
 class StillDiffering:
-    """What became of rows that differ in one look."""
+    """The outcome of one look for rows that differ."""
 
     left: Mapping[bytes, str]
-    """those that still differ and that nobody decided about, each with the reason why it is not repaired: "" where it
-    is under way, or nobody has looked for a reason"""
+    """rows that still differ and that nobody decided about, each with the reason why it is not repaired; "" if it is
+    under way, or if no reason was looked for"""
     suspected: int = 0
-    """of these, that have no explanation; if the same cells differ at the next look, they are not under way"""
+    """how many of these have no explanation; if the same cells differ at the next look, the row is not under way"""
     unexamined: int = 0
-    """of these, that nobody has looked for a reason for, although nothing says that they are under way"""
+    """how many of these were not examined for a reason, although they may not be under way"""
 
 
 _OF_THE_LOG = (UNEXPLAINED, NOT_IN_LOG)
-"""kinds that a row under way may be taken for"""
+"""kinds that a row under way may be mistaken for"""
 _LEFT = "?"
-"""before the digest of the cells in which a row differs that may be under way"""
+"""prefix of the digest of differing cells if the row may be under way"""
 
 
 def known_rows(run: Run, table: str) -> list[bytes]:
-    """The rows that differed when they were last looked at, or were repaired then."""
+    """The rows that differed or were repaired at the last look."""
     return [bytes.fromhex(row) for row in run.ledger.notes.get(_NOTE, table) or {}]
 
 
 def rows_to_repair(run: Run, table: str) -> list[bytes]:
-    """Those of them that nobody decided about."""
+    """The rows of `known_rows` that nobody decided about."""
     return [
         bytes.fromhex(row)
         for row, cells in (run.ledger.notes.get(_NOTE, table) or {}).items()
@@ -84,9 +85,9 @@ def rows_to_repair(run: Run, table: str) -> list[bytes]:
 
 
 def repair_differing(run: Run, table: str, differing: Mapping[bytes, str], means: RepairMeans) -> StillDiffering:
-    """Repair those of the rows that nobody decided about and that are not under way, as far as that is possible now.
+    """Repair the rows that nobody decided about and that are not under way, as far as possible now.
 
-    `differing`: each row with the digest of the cells that differ (`row_sides.differing_cells`), "" if unknown.
+    `differing`: each row with the digest of its differing cells (`row_sides.differing_cells`), "" if unknown.
     """
     known = run.ledger.notes.get(_NOTE, table) or {}
     new = sorted(row for row, cells in differing.items() if not cells or known.get(row.hex()) != cells)
@@ -99,7 +100,7 @@ def repair_differing(run: Run, table: str, differing: Mapping[bytes, str], means
     if found is not None:
         accepted = run.ledger.comparisons.accepted().keys()
         of_a_person = {item.row for item in found if item.kind != IN_FLIGHT and not repairable(item, accepted)}
-        if of_a_person:  # about the very cells: those of a row that was written to meanwhile are others
+        if of_a_person:  # the decision must be about these very cells: a write may have changed the row meanwhile
             again = means.read_again(sorted(of_a_person))
             decided = {row for row in of_a_person if again.get(row, "") == differing[row] != ""}
         equal = {item.row for item in found if item.kind == IN_FLIGHT and item.detail == EQUAL_NOW}
@@ -118,25 +119,25 @@ def repair_differing(run: Run, table: str, differing: Mapping[bytes, str], means
     elif kinds or is_unfinished(run.ledger, table):
         made = repair(run, means.standstill, table, kinds, region_bytes=means.region_bytes, over=means.over)
         left |= {row.row: row.fault for row in made}
-        done = {row.row for row in made} if means.over() else kinds.keys()  # the others are equal by now
+        done = {row.row for row in made} if means.over() else kinds.keys()  # the other rows are equal by now
         equal |= done - {row.row for row in made if row.fault}
     examined = set(some) if found is not None or means.without_reasons else set[bytes]()
     before = [item for item in run.ledger.comparisons.looked(table) if item.row in left and item.row not in examined]
     left |= {item.row: item.detail for item in before}
     left = {row: fault for row, fault in left.items() if row not in decided | equal}
-    # A row that differs in other cells now is still to be compared: the log that wrote it may count as verified.
+    # A row that differs in other cells now must still be compared: the log that wrote it may count as verified.
     kept = {row.hex(): cells for row, cells in differing.items()} | dict.fromkeys((row.hex() for row in equal), "")
     kept |= {row.hex(): _LEFT + differing[row] if differing[row] and not left[row] else "" for row in left}
     if kept != known:
         run.ledger.notes.keep(_NOTE, kept, table)
-    if found is not None or not left:  # where nobody looked for reasons, what was found before still stands
+    if found is not None or not left:  # if no reasons were looked for, the earlier ones still stand
         run.ledger.comparisons.record_look(table, [*before, *(item for item in found or () if left.get(item.row))])
     waiting = same | _note_examined(run, table, new, some if examined else ())
     return StillDiffering(left, len(suspected), sum(row in waiting and not left[row] for row in left.keys() - examined))
 
 
 def _part(run: Run, table: str, rows: Sequence[bytes]) -> Sequence[bytes]:
-    """Those of the rows, which are in order, that are explained in this look."""
+    """The rows, out of `rows` in order, that this look explains."""
     if len(rows) <= MOST_ROWS:
         return rows
     begin = bisect_right(rows, bytes.fromhex((run.ledger.notes.get(_EXAMINED, table) or {}).get("row", "")))
@@ -144,8 +145,8 @@ def _part(run: Run, table: str, rows: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _note_examined(run: Run, table: str, rows: Sequence[bytes], examined: Sequence[bytes]) -> Set[bytes]:
-    """Keep how far the rows were examined. Returns those for which no look had a turn yet: none once a series of looks
-    has gone through all of them, since what such a series leaves is found by the next one."""
+    """Record how far the rows were examined. Returns the rows that no look has examined yet: none once a series of
+    looks has gone through all rows, since the next series finds whatever this one left."""
     kept = run.ledger.notes.get(_EXAMINED, table)
     if len(rows) <= MOST_ROWS:
         if kept is not None and (examined or not rows):

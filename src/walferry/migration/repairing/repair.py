@@ -1,10 +1,11 @@
 """Repair: make rows of the target show what the source shows, whatever made them differ.
 
 Rows are read and written while the replay stands still (`replay.rights.standstill`), so that no older reading replaces
-a newer edit; what the source wrote since is applied afterwards. A marker that only the target has is purged by a flush
-and a major compaction of its region, which drops every marker and what those hide. So all markers that the source still
-has there are sent again, before the row itself; until that is done, a note in the ledger has the range, and whoever
-repairs next begins there. Any other kill in between leaves rows that the next look finds.
+a newer edit; edits that the source took since are applied afterwards. A flush and a major compaction of the region
+purge a marker that only the target has. The compaction drops every marker and the cells that they hide. So walferry
+sends again all markers that the source still has in the region, and then the row itself. Until the markers are sent, a
+note in the ledger names the range, and the next repair starts there. After any other kill, the next look finds the rows
+that are left.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ from walferry.run.run import Run
 log = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 500
-"""read and sent while the replay stands still"""
+"""how many rows are read and sent while the replay stands still"""
 READERS = 8
 COMPACTIONS = 3
-"""of a region, at most, until the markers are gone"""
+"""the most compactions of a region until its markers are gone"""
 NO_COMPACTION = 0
 ANY_REGION_BYTES = 1 << 62
 _OWED = "markers to send again"
@@ -65,24 +66,24 @@ _HIDDEN = (
 
 
 class OpenedMeanwhileError(TransientError):
-    """The target was opened to clients since a repair began."""
+    """The target was opened to clients after a repair started."""
 
 
 _NOT_OURS = (LeaseLostError, LeaseHeldError, NoStandstillError, OpenedMeanwhileError)
-"""what ends a repair: whoever has the leases now does the rest"""
+"""errors that end a repair: the process that has the leases now does the rest"""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What would be done about a row; `fault` says why nothing can be."""
+    """The planned repair of a row; `fault` says why no repair is possible."""
 
     row: bytes
     plan: RowRepair | None
-    """None: both sides show the same by now, or there is a fault"""
+    """None if both sides show the same by now, or if there is a fault"""
     fault: str = ""
 
     def describe(self) -> str:
-        """As a clause."""
+        """The plan as a clause."""
         return self.fault or (self.plan.describe() if self.plan else "nothing: both sides show the same by now")
 
 
@@ -94,12 +95,12 @@ class _Sides:
     source: Sequence[RawCell]
     target: Sequence[RawCell]
     fault: str = ""
-    """why they are not there"""
+    """why the cells are missing here"""
 
 
 @dataclass
 class _Table:
-    """A table under repair, and how far each row is."""
+    """A table under repair, and the progress of each row."""
 
     run: Run
     standstill: Standstill
@@ -108,20 +109,20 @@ class _Table:
     rules: Mapping[bytes, FamilyRules]
     over: Callable[[], bool]
     clients: Callable[[bytes], Clients | None]
-    """what is known of clients' edits to a row at the open target"""
+    """the known edits of clients to a row at the open target"""
     opened: int | None
-    """when the target was opened, as it was known then"""
+    """when the target was opened, as known at the start of the repair"""
     done: dict[bytes, tuple[str, int, str]] = field(default_factory=dict)
-    """by row: what was done, the cells that were sent, the fault"""
+    """by row: the action, the number of cells sent, the fault"""
     hidden: dict[bytes, RowRepair] = field(default_factory=dict)
     """rows that wait until markers are purged"""
     deleted: dict[bytes, RowRepair] = field(default_factory=dict)
-    """rows of which deletes of our own are still to be purged"""
+    """rows whose own deletes, sent by this repair, are still to be purged"""
     taken: Repaired = field(default_factory=Repaired)
-    """how long that took so far"""
+    """how long the repair took so far"""
 
     def add(self, row: bytes, action: str, cells: int = 0, fault: str = "") -> None:
-        """Record what became of a row, after what became of it earlier."""
+        """Record an outcome for a row, after its earlier ones."""
         before, sent, _ = self.done.get(row, ("", 0, ""))
         self.done[row] = "; ".join(filter(None, (before, action))), sent + cells, fault
 
@@ -135,12 +136,12 @@ def repair(
     region_bytes: int = ANY_REGION_BYTES,
     over: Callable[[], bool] = lambda: False,
 ) -> list[RepairedRow]:
-    """Repair rows of a source table's copy, each with the class of its difference. Returns what became of each, as
-    recorded; rows that show the same by now are left out.
+    """Repair rows of a source table's copy, each with the class of its difference. Returns the recorded outcome of each
+    row; rows that show the same by now are left out.
 
-    `region_bytes`: regions of the target that have more are not compacted, so that rows which need that keep their
-    difference, as a fault. When `over` becomes true, what is left is given up. Raises the errors of reading both sides,
-    LeaseHeldError while another process replays, LeaseLostError and OpenedMeanwhileError.
+    `region_bytes`: larger target regions are not compacted, so rows that need a compaction stay different, as a fault.
+    Once `over` returns True, the remaining rows are given up. Raises the errors of reading both sides, LeaseHeldError
+    while another process replays, LeaseLostError and OpenedMeanwhileError.
     """
     began = steady_s()
     rows = sorted(kinds)
@@ -168,13 +169,13 @@ def repair(
 
 
 def finish_repair(run: Run, standstill: Standstill, table: str) -> None:
-    """Do what a repair still owes that has ended too early. Raises as `repair` does."""
+    """Send the markers that an interrupted repair still owes. Raises as `repair` does."""
     if is_unfinished(run.ledger, table):
         repair(run, standstill, table, {})
 
 
 def plan_repair(run: Run, table: str, rows: Sequence[bytes]) -> list[Planned]:
-    """What `repair` would do about rows now. Changes nothing."""
+    """What `repair` would now do for each row. Changes nothing."""
     work = _table(run, Standstill(), table, lambda: False, rows)
     planned = [_planned(work, sides) for some in _some(sorted(rows)) for sides in _read(work, some)]
     return [one for one in planned if one.plan or one.fault]
@@ -189,8 +190,8 @@ def _table(run: Run, standstill: Standstill, table: str, over: Callable[[], bool
 
 @contextmanager
 def _held(work: _Table) -> Iterator[Route]:
-    """The right to write beside the log. What was done under it counts only if it was not lost: raises LeaseLostError,
-    also after a process was suspended, and OpenedMeanwhileError."""
+    """Hold the right to write beside the log. Work done under it counts only if the right was never lost: raises
+    LeaseLostError, also after the process was suspended, and OpenedMeanwhileError."""
     with work.standstill.held(work.run, work.over) as route:
         _require_same(work)
         yield route
@@ -198,7 +199,8 @@ def _held(work: _Table) -> Iterator[Route]:
 
 
 def _require_same(work: _Table) -> None:
-    """By now clients may write there, and what is known of them is out of date."""
+    """Raise OpenedMeanwhileError if clients may write to the target by now: what is known of their edits is out of
+    date."""
     if opened_ms(work.run.ledger) != work.opened:
         raise OpenedMeanwhileError(
             f"the target was opened while rows of {work.source} were repaired: look at them again"
@@ -209,7 +211,7 @@ def _require_same(work: _Table) -> None:
 
 
 def _send_rows(work: _Table, rows: Sequence[bytes]) -> None:
-    """Send what rows lack; those in whose way a marker is wait in `hidden`."""
+    """Send the cells that rows lack; rows blocked by a marker wait in `hidden`."""
     for some in _some(rows):
         if work.over():
             return
@@ -246,7 +248,7 @@ def _send_and_look(work: _Table, route: Route, sent: Sequence[tuple[_Sides, RowR
 
 
 def _refusals(work: _Table, route: Route, cells: Mapping[bytes, bytes]) -> dict[bytes, str]:
-    """Send the cells of rows; returns why the target refuses some."""
+    """Send the cells of rows. Returns, for each row that the target refuses, why."""
     try:
         send_cells(writer_to(route), route, work.source, b"".join(cells.values()))
     except RefusedError as error:
@@ -274,12 +276,13 @@ def _planned(work: _Table, sides: _Sides) -> Planned:
 
 
 def _moment() -> int:
-    """What expires within the allowed clock skew counts as expired, as in a comparison."""
+    """The moment at which cells are judged: cells that expire within the allowed clock skew count as expired, as in a
+    comparison."""
     return now_ms() + CLOCKS_APART_MS
 
 
 def _read(work: _Table, rows: Sequence[bytes]) -> list[_Sides]:
-    """Both sides of rows, raw."""
+    """Read both sides of rows, raw."""
 
     def read(row: bytes) -> _Sides:
         try:
@@ -308,7 +311,7 @@ def _some(rows: Iterable[bytes], most: int = ROWS_AT_ONCE) -> Iterator[tuple[byt
 
 
 def raw_row(client: HBaseClient, table: str, row: bytes) -> list[RawCell]:
-    """A row of a table, raw. Raises TooLargeError."""
+    """Read a row of a table, raw. Raises TooLargeError."""
     return raw_cells(b"".join(bytes(block) for block in client.scan_raw(table, row, row + b"\0")))
 
 
@@ -316,7 +319,7 @@ def raw_row(client: HBaseClient, table: str, row: bytes) -> list[RawCell]:
 
 
 def _purge(work: _Table, region_bytes: int) -> None:
-    """Compact the regions of rows in whose way markers are, one after the other, and repair those rows."""
+    """Compact the regions of rows that markers block, one after the other, and repair those rows."""
     waiting = {**work.deleted, **work.hidden}
     while waiting and not work.over():
         _send_owed(work)
@@ -357,12 +360,12 @@ def _purge(work: _Table, region_bytes: int) -> None:
 
 
 def _compact(work: _Table, region: Region, rows: Mapping[bytes, RowRepair]) -> bool:
-    """Compact a region of the target for rows; False if that is no longer to be done, or another process has left
-    markers to send first.
+    """Compact a target region for rows. Returns False if no compaction is needed any more, or if another process has
+    left markers to send first.
 
-    It is done under the leases: whoever takes them from a process that was suspended, or killed, finds the note, and
-    may rely on nothing being compacted after it has sent the markers again. A compaction drops what the files hold that
-    the server has when it is asked.
+    This process must hold the leases. A process that takes them from a suspended or killed one finds the note, sends
+    the markers again, and can be sure that no compaction follows. A compaction drops cells only from the files that the
+    server has when it is asked.
     """
     with work.standstill.beside(work.run) as route:
         _require_same(work)
@@ -379,7 +382,7 @@ def _compact(work: _Table, region: Region, rows: Mapping[bytes, RowRepair]) -> b
             work.target, min(rows), families, timeout_s=route.limits.request_seconds, may_send=permit.ask,
             sent=lambda: permit.check(lambda: {work.target: (region.start, region.end)}),
         )  # fmt: skip
-        # A split meanwhile leaves two regions to look after.
+        # If the region was split meanwhile, the note must cover both parts.
         start, end = min(region.start, now.start), max(region.end, now.end) if region.end and now.end else b""
         route.guard([work.target])
         work.run.ledger.notes.keep(_OWED, _owed(start, end, families), work.source, fence)
@@ -387,7 +390,7 @@ def _compact(work: _Table, region: Region, rows: Mapping[bytes, RowRepair]) -> b
 
 
 def _still_in_the_way(work: _Table, rows: Mapping[bytes, RowRepair]) -> set[bytes]:
-    """The families in which markers are in the way of rows, read now: another process may have repaired them since."""
+    """The families in which markers still block rows, read now: another process may have repaired the rows since."""
     families = set[bytes]()
     for some in _some(sorted(rows)):
         for sides in _read(work, some):
@@ -404,24 +407,25 @@ def _leave(work: _Table, rows: Iterable[bytes], why: str) -> None:
     for row in rows:
         if work.hidden.pop(row, None):
             work.add(row, "", fault=why)
-        work.deleted.pop(row, None)  # readers see the same; the delete goes with a later compaction
+        work.deleted.pop(row, None)  # readers see the same; a later compaction drops the delete
 
 
 def _prove(work: _Table, rows: Sequence[bytes]) -> None:
-    """Rows whose own deletes are gone from the target are done."""
+    """Count rows as done once their own deletes are gone from the target."""
     for row, cells in _read_target(work, rows):
         if not _own_deletes(work, row, cells):
             del work.deleted[row]
 
 
 def _own_deletes(work: _Table, row: bytes, target: Sequence[RawCell]) -> list[RawCell]:
-    """Those of our own deletes that the target still has of a row."""
+    """The deletes that this repair sent for a row and that the target still has."""
     keys = {(put.family, put.qualifier, put.timestamp) for put in work.deleted[row].deleted}
     return [c for c in target if c.type == CellType.DELETE and (c.family, c.qualifier, c.timestamp) in keys]
 
 
 def is_unfinished(ledger: RunLedger, table: str) -> bool:
-    """Whether a repair of a source table has ended between a compaction and what it owes the rows beside."""
+    """Whether a repair of a source table ended after a compaction, before it sent the markers that it owes to other
+    rows."""
     return ledger.notes.get(_OWED, table) is not None
 
 
@@ -434,7 +438,7 @@ def _send_owed(work: _Table) -> int:
     """Send all markers that the source has in the row range of the last compaction, which dropped them at the target.
     Returns how many; 0 if none are owed.
 
-    What it dropped had been at the source before, so that a scan which begins now finds it, if the source still has it.
+    Each dropped marker was at the source before, so a scan that starts now finds it if the source still has it.
     """
     owed = work.run.ledger.notes.get(_OWED, work.source)
     if owed is None:
@@ -457,7 +461,7 @@ def _send_owed(work: _Table) -> int:
 
 
 def _marked_rows(work: _Table, start: bytes, end: bytes, families: Sequence[str]) -> Iterator[bytes]:
-    """The rows in a range of which the source has markers, in order."""
+    """The rows in a range in which the source has markers, in order."""
     for block in work.run.source.scan_raw(work.source, start, end, families=families):
         index: CellIndex = index_cells(np.frombuffer(block, np.uint8))
         last = None

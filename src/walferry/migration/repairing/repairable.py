@@ -1,4 +1,4 @@
-"""Which rows that differ are repaired, and which unasked."""
+"""Which differing rows are repaired, and which of them without being asked for."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from walferry.migration.explaining.explain import (
 from walferry.run.run import Run
 
 MOST_UNEXPLAINED = 1_000
-"""of a table, beyond which nothing is repaired unasked: something is wrong that nobody knows of"""
+"""if more rows of a table are unexplained, none is repaired unasked: something unknown is wrong"""
 
 
 def repairable(item: Difference, accepted: Collection[Decision]) -> bool:
-    """Whether a row is to be repaired: it is not under way, no person left its edit out or accepted the difference, it
-    was not equal at the opening, and no client wrote it at the open target."""
+    """Whether a row may be repaired. It may not if it is under way, if a person left its edit out or accepted the
+    difference, if it was equal at the opening and changed by itself, or if a client wrote it at the open target."""
     left = (IN_FLIGHT, LEFT_OUT, CHANGED_SINCE, WRITTEN_SINCE)
     return item.kind not in left and decision(item) not in accepted
 
 
 def why_not(run: Run, table: str, kinds: Mapping[bytes, str]) -> str:
-    """Why rows are not repaired unasked: the spec says so, or too many have no explanation; "" if they are."""
+    """Why rows are not repaired unasked: the spec says so, or too many are unexplained; "" if they are repaired."""
     if run.spec.repair != "auto":
         return f"nobody has asked to repair it (`repair: ask`): `walferry repair {run.record.name} --table {table}`"
     if NOT_IN_LOG in kinds.values() and table in run.ledger.late.rejected_loads():

@@ -1,8 +1,8 @@
-"""What makes a row of the target show what the source shows: which cells to send, and which markers to purge first.
+"""Plan how a target row comes to show what the source shows: which cells to send, and which markers to purge first.
 
-A marker at the target cannot be taken back by a request: only a major compaction drops it. Everything else is sent:
-cells of the source that the target lacks, as they are, and a delete of exactly one version for each put that only the
-target shows. Such a delete is a marker that the source lacks, so it is purged afterwards.
+No request can take back a marker at the target: only a major compaction drops it. Everything else is sent: the source's
+cells that the target lacks, as they are, and a delete of exactly one version for each put that only the target shows.
+Such a delete is a marker that the source lacks, so it is purged afterwards.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, index_
 from walferry.formats.resolve import FamilyRules, Fate, outlived, resolve
 
 MOST_CELLS = 200_000
-"""of one row, on either side, raw"""
+"""the most raw cells of one row, on either side"""
 
 Key = tuple[bytes, bytes, int, int]
 """family, qualifier, timestamp, type"""
 
 
 class TooLargeError(WalferryError):
-    """A row has more raw cells than are looked at one by one; fact `cells`."""
+    """A row has more raw cells than a repair examines one by one; fact `cells`."""
 
 
 class RawCell(NamedTuple):
@@ -42,12 +42,12 @@ class RawCell(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """All but value and tags: of equal keys the cell that was written last wins."""
+        """All parts but value and tags; among cells with equal keys, the one written last wins."""
         return self.family, self.qualifier, self.timestamp, self.type
 
     @property
     def is_marker(self) -> bool:
-        """Whether it deletes others."""
+        """Whether the cell deletes others."""
         return self.type != CellType.PUT
 
     def hides(self, put: RawCell) -> bool:
@@ -65,11 +65,11 @@ class RawCell(NamedTuple):
 
 @dataclass(frozen=True)
 class RowRepair:
-    """How a row of the target is made to show what the source shows."""
+    """The repair that makes a target row show what the source shows."""
 
     purge: tuple[RawCell, ...]
-    """markers that the source lacks and that hide something it shows: they must be gone from the target first, and
-    nothing is sent before"""
+    """markers that the source lacks and that hide cells which it shows: nothing is sent until they are gone from the
+    target"""
     sent: tuple[RawCell, ...]
     """cells of the source that the target lacks, in the source's order"""
     deleted: tuple[RawCell, ...]
@@ -77,16 +77,16 @@ class RowRepair:
 
     @property
     def compacts(self) -> bool:
-        """Whether its region has to be compacted, before or after."""
+        """Whether the row's region must be compacted, before or after cells are sent."""
         return bool(self.purge or self.deleted)
 
     def cells(self, row: bytes) -> tuple[int, bytes]:
-        """What to send: the number of cells, and their bytes one after the other."""
+        """The cells to send: their number, and their bytes one after the other."""
         deletes = [encode_cell(row, p.family, p.qualifier, p.timestamp, CellType.DELETE) for p in self.deleted]
         return len(self.sent) + len(deletes), b"".join([*(cell.data for cell in self.sent), *deletes])
 
     def describe(self) -> str:
-        """What is done and why, as a clause."""
+        """What the repair does and why, as a clause."""
         if self.purge:
             return (
                 f"{amount(len(self.purge), 'marker')} that the source does not have hide what it shows: purge them by "
@@ -104,7 +104,7 @@ class RowRepair:
 
 
 def raw_cells(block: bytes) -> list[RawCell]:
-    """The cells of a row's raw scan, in their order. Raises TooLargeError beyond MOST_CELLS."""
+    """The cells of a row's raw scan, in order. Raises TooLargeError beyond MOST_CELLS."""
     index = index_cells(np.frombuffer(block, np.uint8))
     if len(index) > MOST_CELLS:
         raise TooLargeError(f"the row has {len(index)} raw cells, more than {MOST_CELLS}", cells=len(index))
@@ -116,7 +116,7 @@ def raw_cells(block: bytes) -> list[RawCell]:
 
 
 def shown(cells: Iterable[RawCell], rules: Mapping[bytes, FamilyRules], at_ms: int) -> dict[Key, RawCell]:
-    """The puts that a reader sees at a moment. Of cells with equal keys the first one counts."""
+    """The puts that a reader sees at a moment. Among cells with equal keys, the first one counts."""
     ordered = sorted(cells, key=lambda cell: (cell.family, cell.qualifier, -cell.timestamp, -cell.type))
     index = index_cells(np.frombuffer(b"".join(cell.data for cell in ordered), np.uint8))
     visible = np.flatnonzero(resolve(index, rules, at_ms) == Fate.VISIBLE)
@@ -132,8 +132,8 @@ def plan_row(
 ) -> RowRepair | None:
     """How to repair a row, from both sides' raw cells; None if a reader sees the same on both at `at_ms`.
 
-    After what it sends, the target holds every cell that the source holds, and shows what the source shows. What else
-    the target holds stays, hidden.
+    After the repair, the target holds every cell that the source holds, and shows what the source shows. Any other
+    cells at the target stay, hidden.
     """
     wanted = shown(source, rules, at_ms)
     if alike(wanted, shown(target, rules, at_ms)):
@@ -150,7 +150,7 @@ def plan_row(
     state = {**there, **here}
     deleted: list[RawCell] = []
     while extra := [put for key, put in shown(state.values(), rules, at_ms).items() if key not in wanted]:
-        # Once they are deleted, older versions may come to light that the source has dropped long ago.
+        # Once these puts are deleted, older versions may show up that the source dropped long ago.
         deleted += extra
         for put in extra:
             data = encode_cell(row, put.family, put.qualifier, put.timestamp, CellType.DELETE)
@@ -169,7 +169,8 @@ def _content(cell: RawCell) -> tuple[bytes, bytes]:
 
 
 def _newest_of_each(cells: Sequence[RawCell], at_ms: int) -> dict[Key, RawCell]:
-    """Of cells with equal keys, a raw scan gives the newest first. One that is beyond a TTL of its own hides none."""
+    """The first cell of each key, which is the newest in a raw scan, except cells beyond their own TTL: these hide no
+    others."""
     gone = outlived(index_cells(np.frombuffer(b"".join(cell.data for cell in cells), np.uint8)), at_ms)
     found: dict[Key, RawCell] = {}
     for cell, over in zip(cells, gone.tolist(), strict=True):
