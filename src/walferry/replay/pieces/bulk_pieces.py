@@ -1,7 +1,7 @@
 """Edits in bulk, for windows and rounds: whether tables take them, and their pieces, which are ranges of rows.
 
-A piece has all edits of its rows, whichever regions they were written to: what is sorted needs no calm region. A piece
-that is applied again is loaded again, which changes nothing as long as nobody else has written to the table meanwhile.
+A piece has all edits of its rows, whichever regions they were written to: since the edits are sorted, the regions need
+not stand still. Loading a piece again changes nothing as long as nobody else has written to the table in between.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from walferry.storage import PermissionDeniedError, QuotaExceededError
 log = logging.getLogger(__name__)
 
 BULK_FROM_BYTES = 64 << 20
-"""of files from which on `apply: auto` goes in bulk (docs/performance.md)"""
+"""size of the files from which on `apply: auto` goes in bulk (docs/performance.md)"""
 BULK_REGION_BYTES = 2 << 20
-"""of them for each region of the target tables: a load flushes a region, and adds a file to it, so small ones for many
-regions cost more than they save"""
+"""least size of the files per region of the target tables: each load flushes a region and adds a file to it, so small
+loads into many regions cost more than they save"""
 
 
 class Loaded(BaseModel):
-    """What a piece has shown."""
+    """The recorded outcome of a piece."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,7 +49,7 @@ class Loaded(BaseModel):
 
 
 def table_faults(name: str, table: TableDescriptor) -> list[str]:
-    """Why edits cannot be applied in bulk to a target table of this name and schema, each as text."""
+    """The reasons, as text, why a target table of this name and schema cannot take edits in bulk."""
     faults = []
     for family in table.families.values():
         if family.new_version_behavior:
@@ -64,12 +64,12 @@ def table_faults(name: str, table: TableDescriptor) -> list[str]:
 
 
 def bulk_faults(run: Run) -> list[str]:
-    """Why edits cannot be applied to the target tables in bulk, each as text."""
+    """The reasons, as text, why the target tables cannot take edits in bulk."""
     return [fault for pair in run.tables for fault in table_faults(pair.target, run.target.describe(pair.target))]
 
 
 def _staging_faults(run: Run) -> list[str]:
-    """Why files cannot be staged for the target tables, each as text."""
+    """The reasons, as text, why files cannot be staged for the target tables."""
     root, faults = run.spec.target.address().root_path, []
     for pair in run.tables:
         try:
@@ -80,7 +80,7 @@ def _staging_faults(run: Run) -> list[str]:
 
 
 def goes_in_bulk(run: Run, size: int, held: Collection[str] = ()) -> bool:
-    """Whether so many bytes of log are applied sooner in bulk than by rpc, and can be; otherwise the log says why not.
+    """Whether `size` bytes of log are applied faster in bulk than by rpc, and the tables allow it; if not, logs why.
 
     `held`: source tables with regions in quarantine.
     """
@@ -96,7 +96,7 @@ def goes_in_bulk(run: Run, size: int, held: Collection[str] = ()) -> bool:
 
 
 def bulk_task(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:
-    """The cells to load, and how the target's families are written."""
+    """The cells to load, and the format of the files for each of the target's families."""
     formats: dict[str, Mapping[bytes, StoreFormat]] = {}
     keeps: set[tuple[str, bytes]] = set()
     for source, target in task.route.tables.items():
@@ -108,12 +108,12 @@ def bulk_task(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:
 
 
 def store_formats(table: TableDescriptor) -> dict[bytes, StoreFormat]:
-    """How the files of each family of a target table are written."""
+    """The format of the files for each family of a target table."""
     return {name.encode(): _format(family) for name, family in table.families.items()}
 
 
 def keeping_deleted(table: TableDescriptor) -> frozenset[bytes]:
-    """The families that show deleted cells to who asks for them (KEEP_DELETED_CELLS)."""
+    """The families that keep deleted cells readable (KEEP_DELETED_CELLS)."""
     return frozenset(
         name.encode()
         for name, family in table.families.items()
@@ -122,7 +122,7 @@ def keeping_deleted(table: TableDescriptor) -> frozenset[bytes]:
 
 
 def _format(family: Family) -> StoreFormat:
-    """As the family says, as far as it can be written; its next compaction does the rest."""
+    """The family's own format, where it can be written; otherwise NONE until the family's next compaction."""
 
     def known(name: str, usual: str, values: Collection[str]) -> str:
         value = family.attributes.get(name, usual).upper()
@@ -137,8 +137,8 @@ def _format(family: Family) -> StoreFormat:
 
 
 def cut_in_bulk(run: Run, at_once: int, task: RowTask) -> list[RowRange]:
-    """Ranges of rows with about the same number of edits, one table each; they begin where regions do if those are
-    many, so that few regions are written by two."""
+    """Ranges of rows with about the same number of edits, each within one table. If a table has many regions, ranges
+    begin where regions do, so that two ranges rarely write to one region."""
     total = sum(file.length for file in task.files)
     count = max(at_once, -(-total // task.route.limits.piece_bytes))
     samples = sample_rows(task)
@@ -164,9 +164,9 @@ def load_pieces(
     apply: Callable[[int, str], BulkApplied],
     fence: Change,
 ) -> list[Loaded]:
-    """Load the pieces that are left; what each of them, also of those done earlier, has shown.
+    """Load the pieces that are not done. Returns the outcomes of all pieces, including those done earlier.
 
-    `told` and `apply`: of the cells placed into the pieces.
+    `told` counts the cells placed into each piece, `apply` loads one piece.
     """
 
     def shown_by(piece: Piece, applied: BulkApplied) -> Loaded:

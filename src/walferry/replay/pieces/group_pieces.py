@@ -1,4 +1,4 @@
-"""Apply the pieces that are files of WAL groups, for windows and rounds, and keep what each of them has shown."""
+"""Apply the pieces that are files of WAL groups, for windows and rounds, and keep each piece's outcome."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from walferry.wal.files import WalFile
 
 
 class Holds(Protocol):
-    """What a piece has shown; at least that."""
+    """What the outcome of a piece must have."""
 
     @property
     def held(self) -> frozenset[str]:
-        """Regions of which no later piece applies anything."""
+        """Regions that later pieces must leave out."""
         ...
 
 
@@ -41,12 +41,12 @@ def apply_group_pieces(
     task_of: Callable[[Piece, tuple[WalFile, ...], frozenset[str]], GroupTask | None],
     record: Callable[[Piece, tuple[WalFile, ...], list[FileReport], Mapping[int, Shown]], Shown],
 ) -> dict[int, Shown]:
-    """Apply the batch's pieces of groups that are not done; what each piece has shown, by number: those done earlier
-    come first, the others follow as they ended.
+    """Apply the batch's group pieces that are not done. Returns the outcomes of all group pieces by number: those done
+    earlier come first, the others in the order in which they ended.
 
-    `shown_in` reads what an earlier process recorded of a piece. `task_of` gets a piece, its files, and the regions
-    that pieces before it hold; None: nothing of the piece is applied. `record` records a piece as done; it also gets
-    what other pieces have shown by then.
+    `shown_in` reads the outcome that an earlier process recorded. `task_of` gets a piece, its files, and the regions
+    held by earlier pieces; if it returns None, nothing of the piece is applied. `record` records a piece as done; it
+    also gets the other pieces' outcomes so far.
     """
     pieces = run.ledger.batches.pieces("group")
     named = {file.name: file for file in files}
@@ -56,7 +56,7 @@ def apply_group_pieces(
         return tuple(named[name] for name in json.loads(piece.plan))
 
     def begin(piece: Piece) -> Callable[[], list[FileReport]]:
-        # A region that stood still is in one group only, whose pieces come one after the other.
+        # A region that stood still is in one group only, and the group's pieces run one after the other.
         held = frozenset[str]().union(*(one.held for one in shown.values()))
         task = task_of(piece, files_of(piece), held)
         if task is None:

@@ -1,4 +1,4 @@
-"""Cut files into pieces, and work through pieces: the oldest first, many at a time, each recorded once it is done."""
+"""Cut files into pieces, and work through the pieces: oldest first, many at a time, each recorded when it is done."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Result = TypeVar("Result")
 
 
 def cut_groups(files: Iterable[WalFile], piece_bytes: int, first: int = 0) -> list[Piece]:
-    """Consecutive files of each group, up to so many bytes and at least one; the oldest first, numbered from `first`.
+    """Cut each group's files into pieces of consecutive files, each of at most `piece_bytes` or a single file.
 
-    A piece's plan is a JSON list of the files' names.
+    The pieces come oldest first, numbered from `first`. A piece's plan is a JSON list of its files' names.
     """
     runs: list[list[WalFile]] = []
     for file in sorted(files, key=lambda file: (file.group, file.number)):
@@ -49,7 +49,7 @@ def cut_groups(files: Iterable[WalFile], piece_bytes: int, first: int = 0) -> li
 
 
 def repeated(pieces: Iterable[Piece]) -> int:
-    """Attempts at these pieces beyond each one's first."""
+    """The number of attempts at these pieces, not counting each piece's first."""
     return sum(max(0, piece.attempts - 1) for piece in pieces)
 
 
@@ -62,10 +62,11 @@ def apply_pieces(
     begin: Callable[[Piece], Callable[[], Result]],
     done: Callable[[Piece, Result], None],
 ) -> None:
-    """Apply the pieces that are not done, as many at once as there are cores, as `run_pieces` does; pausing the run
-    pauses it. Without Spark, as many as `AT_ONCE_HERE`.
+    """Apply the pieces that are not done with `run_pieces`, one per core at a time, or `AT_ONCE_HERE` without Spark.
+    Pausing the run pauses this too.
 
-    Each is recorded as begun before `begin`, by its fence, and `done` comes only while the route's leases are held.
+    Each piece is recorded as started, under `fence`, before `begin` is called. `done` is called only while the route's
+    leases are held.
     """
     context = None if spark is None else spark.sparkContext
 
@@ -74,7 +75,7 @@ def apply_pieces(
         work = begin(piece)
 
         def in_a_process() -> Result:
-            # Of a piece is one task, and without Spark all are done in this process.
+            # With Spark, each piece is one task in a process of its own; without Spark, this process does all pieces.
             with nullcontext() if context is None else sending(run):
                 return work()
 
@@ -105,10 +106,11 @@ def run_pieces(
 ) -> None:
     """Apply pieces, `at_once` at a time; those of one subject one after the other, by number.
 
-    `begin` and `done` are called in this thread, what `begin` returns in another. While `may_begin` is False, what runs
-    goes on and nothing else begins. After an error nothing else begins either: what runs is waited for and recorded,
-    then the first error is raised. `cancel` is called when this thread is interrupted: it ends what runs. Without one,
-    what runs is not waited for then: its next request fails, because the leases are given back.
+    `begin` and `done` are called in this thread; the function that `begin` returns runs in another. While `may_begin`
+    is False, running pieces go on but no piece starts. After an error no piece starts either: this waits for the
+    running pieces, records them, and raises the first error. If this thread is interrupted, it calls `cancel`, which
+    ends the running pieces. Without `cancel` it does not wait for them: their next requests fail, because the leases
+    are released.
     """
     waiting = [(chain[0].number, chain) for chain in _chains(pieces)]
     heapq.heapify(waiting)

@@ -1,4 +1,4 @@
-"""Cut rows into ranges of bounded size, and apply these pieces, for windows and rounds: by row, or in bulk."""
+"""Cut rows into ranges of bounded size, and apply the ranges as pieces, by row or in bulk, for windows and rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from walferry.replay.pieces.pieces import apply_pieces
 from walferry.run.run import Run
 
 WRITERS = 4
-"""ranges there should be at least, so that as many requests can be under way"""
+"""least number of ranges, so that as many requests can be under way"""
 
 
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ Shown = TypeVar("Shown", bound=BaseModel)
 
 
 class RowRange(BaseModel):
-    """A piece: rows from `start` to before the start of the next range; the first has none."""
+    """A piece: the rows from `start` up to the next range's start; the first range's `start` is None."""
 
     model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -33,15 +33,15 @@ class RowRange(BaseModel):
     start: tuple[str, bytes] | None
     """table and row"""
     size: int
-    """bytes of cells, about"""
+    """approximate bytes of cells"""
     tables: frozenset[str]
-    """those of all ranges"""
+    """the tables of all ranges"""
     held: frozenset[str]
-    """regions that no range has"""
+    """regions that all ranges leave out"""
 
     @property
     def subject(self) -> str:
-        """The range as people read it."""
+        """The range's description for people."""
         return "rows from the first" if self.start is None else f"rows of {self.start[0]} from {self.start[1]!r}"
 
 
@@ -50,7 +50,7 @@ def cut_rows(
 ) -> list[RowRange]:
     """Cut the edits into ranges of at most about `piece_bytes` of cells; none if there are no edits.
 
-    A row is never cut, and where `SAMPLE_BYTES` of edits are of one row, a range is larger.
+    A row is never cut, so a range is larger where one row has more than `SAMPLE_BYTES` of edits.
     """
     edits = list(moved)
     total = sum(part.size for part in edits)
@@ -64,7 +64,7 @@ def cut_rows(
 
 
 def _evenly(samples: Sequence[tuple[str, bytes]], count: int) -> list[tuple[str, bytes]]:
-    """At most count - 1 different samples at even distances, none of them the first."""
+    """At most `count` - 1 different samples at even distances, without the first sample."""
     chosen = (samples[len(samples) * number // count] for number in range(1, count) if samples)
     return sorted(set(chosen) - set(samples[:1]))
 
@@ -80,17 +80,17 @@ def ranges_of(pieces: Iterable[Piece]) -> list[RowRange]:
 
 
 def unfinished(pieces: Iterable[Piece]) -> frozenset[int]:
-    """The numbers of the ranges that are not done."""
+    """Numbers of the ranges that are not done."""
     return frozenset(part.number for part in ranges_of(piece for piece in pieces if piece.state != "done"))
 
 
 def borders_between(ranges: Iterable[RowRange]) -> tuple[tuple[str, bytes], ...]:
-    """Table and first row of each range but the first, as `RowTask.borders`."""
+    """Table and first row of each range except the first, for `RowTask.borders`."""
     return tuple(part.start for part in ranges if part.start is not None)
 
 
 def shown_earlier(pieces: Iterable[Piece], kind: type[Shown]) -> list[Shown]:
-    """What the pieces that are done have shown."""
+    """The outcomes of the pieces that are done."""
     return [kind.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
 
 
@@ -105,10 +105,10 @@ def apply_ranges(
     kind: type[Shown],
     shown_by: Callable[[Piece, Result], Shown],
 ) -> list[Shown]:
-    """Apply the ranges that are not done, and record each with what it has shown. Returns what all pieces have shown:
-    those done earlier come first, the others follow as they ended.
+    """Apply the ranges that are not done, and record each with its outcome. Returns the outcomes of all pieces: those
+    done earlier come first, the others in the order in which they ended.
 
-    `apply` gets a range's number and what people read of it, which begins with `what`.
+    `apply` gets a range's number and a description for people, which begins with `what`.
     """
     outcomes = shown_earlier(pieces, kind)
 

@@ -1,7 +1,8 @@
 """Follow the log: rounds over sealed files, and open logs in between.
 
-`follower` is where to start: it decides when a round begins. `rounds` is one cut and its batch, `completeness` asks
-whether every file is there, `batch` applies it; `drain` is the last one. `batch_work` is what a batch consists of, and
-`batch_bulk` loads one as HFiles. `open_logs` sends what has become visible since, `open_tail` reads it while it is
-written, `handover` says of which entries the order is known, and `early` what was sent of a file before its batch.
+Start with `follower`: it decides when a round begins. `rounds` makes a cut and its batch, also the drain's;
+`completeness` checks that every file exists, `batch` applies the batch. `batch_work` defines a batch, `batch_bulk`
+loads one as HFiles, `drain` is the DAG that applies sealed files. `open_logs` sends edits that become visible between
+cuts, `open_tail` reads an open log, `handover` decides which entries have a known order, and `early` says what was sent
+of a file before its batch.
 """

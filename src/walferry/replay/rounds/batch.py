@@ -1,13 +1,13 @@
-"""Apply a batch of sealed files in pieces, each of them recorded on its own, and then record the batch as a round.
+"""Apply a batch of sealed files in pieces, each recorded on its own, and then record the batch as a round.
 
 Regions that stood still while the files were written go by group: one pass over each group's files. Rows of regions
-that moved are sorted, in pieces that are ranges of rows. Both are decided when the batch begins and kept in the ledger:
+that moved are sorted, in pieces that are ranges of rows. The ledger keeps this division from the batch's beginning, so
 a process that continues a batch repeats only the pieces that were running.
 
 A large batch is loaded in bulk instead (`batch_bulk`), in pieces that are ranges of rows, and recorded as a whole.
 
-What a file holds for a table is recorded with its piece if all of the table's regions stood still. Otherwise it waits
-for the rows, because only all files together tell whether the table's history continued (R11).
+If all regions of a table stood still, a file's contents for the table are recorded with the file's piece. Otherwise
+they are recorded with the batch, because only all files together show whether the table's history continued (R11).
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ from walferry.wal.files import WalFile
 log = logging.getLogger(__name__)
 
 HERE_BYTES = 8 << 20
-"""of rows to be sorted; fewer are sorted by this process, since the first such job of a JVM takes ten seconds"""
+"""fewer bytes of rows are sorted by this process, since the first such Spark job of a JVM takes ten seconds"""
 HERE_FILES_BYTES = 256 << 20
-"""to be read for that"""
+"""most bytes of files that this process reads for that"""
 
 _JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
 
 class _GroupDone(BaseModel):
-    """What a piece of a group has shown that is needed until the batch is recorded."""
+    """The outcome of a group piece, as far as it is needed until the batch is recorded."""
 
     model_config = _JSON
 
@@ -75,13 +75,13 @@ class _GroupDone(BaseModel):
     entries: int
     cells: int
     held: frozenset[str]
-    """regions of which nothing is applied from here on"""
+    """regions that later pieces leave out"""
     reports: tuple[FileReport, ...]
-    """on the tables that are recorded with the batch"""
+    """reports on the tables that are recorded with the batch"""
 
 
 class _RowsDone(BaseModel):
-    """What a piece of rows has shown."""
+    """The outcome of a row piece."""
 
     model_config = _JSON
 
@@ -89,10 +89,10 @@ class _RowsDone(BaseModel):
 
 
 def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence: Change) -> bool:
-    """Record a batch in pieces, with the regions that are held now; `continue_batch` applies it. Returns whether it
+    """Record a batch in pieces, with the currently held regions; `continue_batch` applies it. Returns whether the batch
     goes in bulk.
 
-    `fence` is of before the batch's files were chosen.
+    `fence` must have been taken before the batch's files were chosen.
     """
     held = {table: frozenset(regions) for table, regions in held_regions(run).items()}
     size = sum(file.length for file in batch.files)
@@ -104,11 +104,10 @@ def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence
 
 
 def continue_batch(run: Run, spark: SparkSession, route: Route, sent: Mapping[str, Sent] | None = None) -> Round | None:
-    """Apply what is left of the run's unfinished batch and record it as a round; None if there is no such batch.
+    """Apply the rest of the run's unfinished batch and record it as a round; None if there is no such batch.
 
-    `sent`: by file, what was sent of it while it was open. What is held or refused is in quarantine then. Raises
-    LeaseLostError, and records nothing more, if the leases were lost meanwhile; GapError when one of its files has
-    vanished.
+    Held and refused edits go to quarantine. `sent`: by file, what was sent while the file was open. Raises
+    LeaseLostError, and records nothing more, if the leases are lost; GapError when a file of the batch has vanished.
     """
     if run.ledger.batches.now() is None:
         return None
@@ -137,7 +136,7 @@ def continue_batch(run: Run, spark: SparkSession, route: Route, sent: Mapping[st
 
 
 def _apply_groups(work: Work) -> list[_GroupDone]:
-    """Apply the pieces by group; what each of them, also of those done earlier, has shown."""
+    """Apply the group pieces. Returns the outcomes of all of them, including those done earlier."""
     stopped: dict[int, set[str]] = {}
     skipped = work.run.ledger.late.rejected()
 
@@ -166,7 +165,7 @@ def _apply_groups(work: Work) -> list[_GroupDone]:
         reports = [replace(report, rows=()) for report in reports]
         out = stopped.pop(piece.number)
         outcome = _record_group(work, piece, files, reports, out)
-        if not out:  # of tables that were stopped, nobody has marked any yet (`taken_back.compare_sent`)
+        if not out:  # otherwise `taken_back.compare_sent` must still compare, and mark, the stopped tables
             compared(work.run.ledger, [report.file for report in reports if report.compared])
         return outcome
 
@@ -180,7 +179,7 @@ def _apply_groups(work: Work) -> list[_GroupDone]:
 def _record_group(
     work: Work, piece: Piece, files: Sequence[WalFile], reports: Sequence[FileReport], stopped: Collection[str]
 ) -> _GroupDone:
-    """Record a piece: of the calm tables all that its files hold, of the others that it is done."""
+    """Record a piece as done, with its files' contents for calm tables; the other tables wait for the batch."""
     run, batch = work.run, work.batch
     calm = batch.calm - set(stopped)
     now = [_part(report, calm - {edits.table for edits in report.moved}) for report in reports]
@@ -197,7 +196,7 @@ def _record_group(
         held=frozenset(region for report in reports for _, region in _held_by(report)),
         reports=tuple(report for report in later if report.tallies),
     )
-    # Too late for the edits of these files, but nothing of a table whose history broke is applied from here on.
+    # These files' edits are already applied, but from here on nothing is applied to a table whose history broke.
     now = _at_first(lineage.refusals_of(after.breaks), now)
     now += [untouched(file, stopped) for file in files if stopped]
     done = run.ledger.batches.done(piece.number, outcome.model_dump_json(), work.fence)
@@ -206,7 +205,7 @@ def _record_group(
 
 
 def _look_at_closed(work: Work) -> None:
-    """Stop calm tables that began a new history: whether closed regions continued is known by the time of the cut."""
+    """Stop calm tables that began a new history: the cut shows whether closed regions continued."""
     run, batch = work.run, work.batch
     known = run.ledger.regions.known(batch.calm - work.stopped())
     closed = lineage.trace_at(run.source, known, [])
@@ -217,9 +216,9 @@ def _look_at_closed(work: Work) -> None:
 
 
 def _apply_rows(work: Work, reports: Sequence[FileReport]) -> list[Refusal]:
-    """Apply the rows of the regions that moved, unless they are held; what the target refused of them.
+    """Apply the rows of the regions that moved, unless they are held. Returns the target's refusals.
 
-    `reports`: on the tables whose regions did not all stand still.
+    `reports`: about the tables whose regions did not all stand still.
     """
     pieces = work.run.ledger.batches.pieces("rows")
     if not pieces:
@@ -254,7 +253,7 @@ def _apply_rows(work: Work, reports: Sequence[FileReport]) -> list[Refusal]:
 
 
 def _apply_rows_or_stop(work: Work, reports: Sequence[FileReport]) -> list[Refusal]:
-    """As `_apply_rows`; if a file has become unreadable since it was read by group, its damage holds the tables."""
+    """As `_apply_rows`; if a file has become unreadable since it was read by group, hold its tables for the damage."""
     try:
         return _apply_rows(work, reports)
     except DamagedInputError as error:
@@ -271,7 +270,7 @@ def _plan_rows(work: Work, reports: Sequence[FileReport]) -> list[Piece]:
 
 
 def _stop_what_moved(work: Work, reports: Sequence[FileReport]) -> None:
-    """Stop tables that began a new history, and those of which a held region was split or merged."""
+    """Stop tables that began a new history, and tables in which a held region was split or merged."""
     run = work.run
     tables = {tally.table for report in reports for tally in report.tallies} - work.stopped()
     _, after = follow(work, reports, tables)
@@ -283,7 +282,7 @@ def _stop_what_moved(work: Work, reports: Sequence[FileReport]) -> None:
 
 
 def _waiting(work: Work, reports: Iterable[FileReport]) -> dict[str, set[str]]:
-    """For each table the regions of which some edits are not applied, because of a refused one before them."""
+    """For each table the regions with edits that are not applied, because an edit before them was refused."""
     waiting: dict[str, set[str]] = defaultdict(set)
     for table, regions in work.held().items():
         waiting[table] |= regions
@@ -294,7 +293,7 @@ def _waiting(work: Work, reports: Iterable[FileReport]) -> dict[str, set[str]]:
 
 
 def _held_by(report: FileReport) -> set[tuple[str, str]]:
-    """Table and region of what the report says was not applied."""
+    """Table and region of the edits that were not applied according to the report."""
     refused = {(refusal.table, refusal.region) for refusal in report.refusals}
     return refused | {(withheld.table, withheld.region) for withheld in report.withheld}
 
@@ -312,7 +311,7 @@ def _reshaped(run: Run, waiting: Mapping[str, Collection[str]]) -> set[str]:
 
 
 def _stop(work: Work, tables: Collection[str], refusals: Sequence[Refusal]) -> None:
-    """Hold these tables, and those of the refusals, from the first file of the batch on."""
+    """Hold these tables, and the refusals' tables, from the first file of the batch on."""
     held = {*tables, *(refusal.table for refusal in refusals)} - {ANY_TABLE}
     if held:
         work.guard()
@@ -320,7 +319,7 @@ def _stop(work: Work, tables: Collection[str], refusals: Sequence[Refusal]) -> N
 
 
 def _record(work: Work, started_ms: int, groups: Sequence[_GroupDone], refusals: Sequence[Refusal]) -> Round:
-    """Record what was left to be recorded with the batch, and the round."""
+    """Record the files' contents for tables that waited for the batch, and the round."""
     run, batch = work.run, work.batch
     reports = [report for group in groups for report in group.reports]
     reports = [replace(r, refusals=(*r.refusals, *(x for x in refusals if x.file == r.file))) for r in reports]
@@ -377,5 +376,5 @@ def _part(report: FileReport, tables: Collection[str]) -> FileReport:
 
 
 def _at_first(refusals: Sequence[Refusal], reports: Sequence[FileReport]) -> list[FileReport]:
-    """The reports; the first also gets the refusals, which may be about earlier files."""
+    """The reports, with the refusals added to the first one: they may be about earlier files."""
     return [replace(reports[0], refusals=(*reports[0].refusals, *refusals)), *reports[1:]] if reports else []

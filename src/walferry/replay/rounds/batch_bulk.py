@@ -1,8 +1,8 @@
 """Load a batch in bulk: sorted into HFiles, which the target's regions take, each piece recorded on its own.
 
-That is for plain batches only: if anything in one cannot be applied, is held, or shows a new history, nothing of it is
-loaded, and it goes by group. So does one whose loading keeps failing: edits that were loaded may be sent again in their
-order.
+Only plain batches are loaded. If anything in a batch cannot be applied, is held, or shows a new history, nothing is
+loaded and the batch goes by group. So does a batch that keeps failing to load: edits that were loaded may be sent again
+in their order.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from walferry.spark.clients import workers
 log = logging.getLogger(__name__)
 
 BULK_ATTEMPTS = 4
-"""at loading a batch that may fail before it goes by group"""
+"""failed attempts to load a batch before it goes by group"""
 
 
 class NotInBulkError(WalferryError):
-    """Some of a batch's edits may have to wait, so none of them is loaded: it goes by group. Nothing has failed."""
+    """Some edits of a batch may have to wait, so none is loaded: the batch goes by group. Nothing has failed."""
 
 
 def load_batch(work: Work) -> list[FileReport] | None:
-    """Load what is left of a batch; what its files have shown. None if it goes by group: it is cut anew then.
+    """Load the rest of a batch. Returns its files' reports; None if the batch goes by group, with new pieces.
 
-    Raises OutcomeUnknownError, too, for one that goes by group of which something may still be loaded.
+    Raises OutcomeUnknownError if the batch goes by group while an executor may still load some of its edits.
     """
     batches, batch = work.run.ledger.batches, work.batch
     try:
@@ -62,11 +62,11 @@ def load_batch(work: Work) -> list[FileReport] | None:
 
 
 def _replan_by_rpc(work: Work, why: Exception) -> None:
-    """Have the batch go by group from its beginning. Raises OutcomeUnknownError if a piece was begun."""
+    """Send the batch by group from its beginning. Raises OutcomeUnknownError if a piece was started."""
     batches, batch = work.run.ledger.batches, work.batch
     what = "its edits may have to wait" if isinstance(why, NotInBulkError) else "loading failed"
     log.warning("the batch goes by rpc from its beginning, not in bulk: %s: %s", what, why)
-    remove_staged(work.run, work.run.tables)  # so that nothing is loaded over what is sent now
+    remove_staged(work.run, work.run.tables)  # so that no late load replaces edits sent from now on
     begun = any(piece.attempts for piece in batches.pieces())
     pieces = cut_groups(batch.files, work.route.limits.piece_bytes)
     batches.replan(batch.model_copy(update={"bulk": 0}).model_dump_json(), pieces, work.fence)
@@ -75,8 +75,8 @@ def _replan_by_rpc(work: Work, why: Exception) -> None:
 
 
 def _load(work: Work) -> list[FileReport]:
-    """Read all files, then load what is left. Raises NotInBulkError before anything is loaded if some of the edits may
-    have to wait, and whatever keeps them from being loaded."""
+    """Read all files, then load the pieces that are left. Raises NotInBulkError, before anything is loaded, if some
+    edits may have to wait; also raises any error of the load."""
     run, batch = work.run, work.batch
     if held := held_regions(run):
         raise NotInBulkError(f"quarantine holds regions of {', '.join(held)}", tables=sorted(held))
@@ -95,7 +95,7 @@ def _load(work: Work) -> list[FileReport]:
 
 
 def _require_plain(work: Work, reports: Sequence[FileReport]) -> None:
-    """Raise NotInBulkError if some of the edits may have to wait."""
+    """Raise NotInBulkError if some edits may have to wait."""
     refusals = [refusal for report in reports for refusal in report.refusals]
     _, after = follow(work, reports, work.route.tables)
     refusals += lineage.find_breaks(after, work.batch.regions, partial(regions_if_exists, work.run.source))

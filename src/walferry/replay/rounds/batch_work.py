@@ -1,4 +1,4 @@
-"""A batch of sealed files, and what a process applies it with."""
+"""A batch of sealed files, and what a process needs to apply it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from walferry.wal.files import WalFile
 
 
 class Batch(BaseModel):
-    """Sealed files to apply together, and what was known of the regions of the run's tables when it began."""
+    """Sealed files to apply together, and what was known of the tables' regions when the batch began."""
 
     model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -29,37 +29,37 @@ class Batch(BaseModel):
     calm: frozenset[str]
     """the tables all of whose regions stood still while the files were written"""
     standing: frozenset[str]
-    """the regions that did, of all tables"""
+    """the regions of all tables that stood still"""
     followed: frozenset[str] = frozenset()
-    """those that have moved, and all of whose edits before their last opening were sent while the logs were open"""
+    """regions that moved, but whose edits before their last opening were all sent while the logs were open"""
     cut_ms: int
-    """everything written before this moment is applied once the batch is"""
+    """once the batch is applied, so is everything written before this moment"""
     before: dict[str, dict[str, str]]
     """the lines of the regions before the cut"""
     regions: dict[str, tuple[Region, ...]]
-    """each table's regions as of the cut; at the drain, as of its beginning"""
+    """each table's regions as of the cut; for the drain, as of the drain's beginning"""
     held: dict[str, frozenset[str]] = {}
-    """for each table, the regions that quarantine held"""
+    """for each table, the regions that quarantine held at the batch's beginning"""
     bulk: int = 0
-    """how many more times it may fail in bulk; 0: it goes by group"""
+    """how many more times the batch may fail to load in bulk; 0: it goes by group"""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A batch and what applies it."""
+    """A batch, with what a process needs to apply it."""
 
     run: Run
     spark: SparkSession
     route: Route
     batch: Batch
     fence: Change
-    """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
+    """raises LeaseLostError, within a change of the ledger, if another process has taken the leases"""
     sent: Mapping[str, Sent]
 
     @property
     def followed(self) -> frozenset[str]:
-        """The regions of `Batch.followed`, if what was sent of them is left out of all files: not by a process that
-        continues the batch."""
+        """The regions of `Batch.followed`, if their edits that were sent early are left out of all files. A process
+        that continues the batch leaves out nothing, so it has none."""
         named = [sent.regions for sent in self.sent.values() if sent.regions]
         return self.batch.followed.intersection(*named) if named else frozenset()
 
@@ -69,15 +69,15 @@ class Work:
         return self.batch.standing | self.followed
 
     def held(self) -> dict[str, set[str]]:
-        """For each table the regions that were held when the batch began, or are now: what a killed process recorded of
-        a piece still counts when it is repeated."""
+        """For each table the regions that were held when the batch began, or are held now: holds that a killed process
+        recorded still count when its pieces are repeated."""
         held = {table: set(regions) for table, regions in self.batch.held.items()}
         for table, regions in held_regions(self.run).items():
             held.setdefault(table, set()).update(regions)
         return held
 
     def stopped(self) -> set[str]:
-        """Tables of which nothing is applied any more."""
+        """Tables that are held as a whole: nothing is applied to them any more."""
         return {table for table, regions in held_regions(self.run).items() if ANY_REGION in regions}
 
     def narrowed(self, tables: Collection[str]) -> Route:
@@ -85,12 +85,12 @@ class Work:
         return replace(self.route, tables={t: target for t, target in self.route.tables.items() if t in tables})
 
     def guard(self) -> None:
-        """Raise LeaseLostError if the leases are no longer held; `fence` asks again where something is recorded."""
+        """Raise LeaseLostError if the leases are no longer held; `fence` checks again within a change of the ledger."""
         self.route.guard(list(self.route.tables.values()))
 
 
 def follow(work: Work, reports: Sequence[FileReport], tables: Collection[str]) -> tuple[lineage.Known, lineage.Lineage]:
-    """What was known of the regions of these tables before the reports, and what they show."""
+    """What was known of these tables' regions before the reports, and what the reports show."""
     events = [event for report in reports if report.complete for event in report.events if event.table in tables]
     before = work.run.ledger.regions.known(tables, (event.region for event in events))
     return before, lineage.trace_at(work.run.source, before, events)

@@ -1,17 +1,17 @@
 """Whether every required file of the log exists (R1).
 
 HBase adds a log to every peer's queue before the log's first edit (ReplicationSourceManager.preLogRoll, called after
-the new writer is created and before it is used), and deletes none that is in a queue. The log of a server that died at
-once is archived like any other, even without a byte (WALSplitter: "nothing to split"); since no queue has it, the
-cleaner deletes it once its TTL is over. So a log may be deleted and have held nothing:
+the new writer is created and before it is used), and deletes no log that is in a queue. If a server dies right after
+its start, HBase archives its log like any other, even without a byte (WALSplitter: "nothing to split"). No queue has
+this log, so the cleaner deletes it after its TTL. So HBase may delete a log that held nothing:
 
-- one that is in no queue and is found empty is recorded as read at the cut that sees it in the archive, because it may
-  be deleted before it is applied;
-- one that is in no queue and was found empty while it was open may be deleted together with its server. Only a peer's
-  queue proves that (`NAMES_EVERY_LOG`): a log that has no copy (`protect: stage`) may have received edits after it was
-  found empty.
+- a log in the archive that is in no queue and empty is recorded as applied at the cut that sees it, because it may be
+  deleted before it is applied;
+- a log that is in no queue and was found empty while open may be deleted together with its server. Only a peer's queue
+  proves that it stayed empty (`NAMES_EVERY_LOG`): a log without a copy (`protect: stage`) may have received edits after
+  it was found empty.
 
-Any other missing file was removed by somebody, or put aside by HBase: what it held is unknown.
+Any other missing file was removed by somebody, or moved aside by HBase: its contents are unknown.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from walferry.wal.open import bytes_held
 log = logging.getLogger(__name__)
 
 QUEUE_LOOKS, LOOK_SECONDS = 30, 1.0
-"""at the queues, and between two of them: a log is created before it is in them, and used after. The first log of a
-server that starts is in them only once its replication has started."""
+"""number of looks at the queues, and seconds between two looks. HBase creates a log, adds it to the queues, and then
+uses it; the first log of a new server is added only once the server's replication has started."""
 
 
 def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = False) -> None:
     """Raise GapError when a required file is missing from a listing of the source's files (R1).
 
-    Two lists say which files are required: those that the ledger has seen and not applied, and those that are kept
-    (`protect`): in the queue in which HBase keeps every WAL for the peer, or in the folder with staged copies. What
-    neither of them knows is found by its sequence numbers (`numbering`). `to_end_fence`: files past the end fence are
-    not required. Raises PeerChangedError or StageLostError when nothing keeps the WALs.
+    Two lists say which files are required: the files that the ledger has seen but not applied, and the files that are
+    kept (`protect`), in the peer's queue or in the folder with staged copies. A missing file that neither list knows
+    shows in the sequence numbers (`numbering`). `to_end_fence`: files past the end fence are not required. Raises
+    PeerChangedError or StageLostError when nothing keeps the WALs.
     """
     way = way_of(run)
     way.require(run)
@@ -53,7 +53,7 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
     fences = run.fences()
     inside = fences.holds if to_end_fence else fences.starts_by
     queued = way.kept(run)
-    if way.NAMES_EVERY_LOG and not to_end_fence:  # what is being written then is past it
+    if way.NAMES_EVERY_LOG and not to_end_fence:  # logs that are open then are past the end fence
         _require_queued(run, listed, queued)
     unnamed = [file for file in listed if file.name not in queued and file.place is Place.ARCHIVED and inside(file)]
     applied = run.ledger.log.applied(file.name for file in unnamed)
@@ -77,11 +77,11 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
 
 
 class NotQueuedError(TransientError):
-    """The open log of a server is in no queue of the run's peer, so that HBase may delete it; facts `files`."""
+    """A server's open log is in no queue of the run's peer, so HBase may delete it; facts `files`."""
 
 
 def _require_queued(run: Run, listed: Sequence[WalFile], queued: Collection[str]) -> None:
-    """Raise NotQueuedError if a log that a live server writes to is in no queue for some seconds."""
+    """Raise NotQueuedError if a log that a live server writes to stays in no queue for half a minute."""
     names = _written(listed).keys() - set(queued)
     for _ in range(QUEUE_LOOKS):
         if not names:
@@ -100,7 +100,7 @@ def _require_queued(run: Run, listed: Sequence[WalFile], queued: Collection[str]
 
 
 def _written(listed: Iterable[WalFile]) -> dict[str, str]:
-    """The logs that servers write to, by name, each with its server."""
+    """The server of each log that is being written, by the log's name."""
     return {file.name: file.server for file in newest(file for file in listed if file.place is Place.LIVE).values()}
 
 
@@ -126,18 +126,18 @@ def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
 
 
 def _holds_nothing(run: Run, file: WalFile) -> bool:
-    """Whether the file is archived, so that nobody writes to it any more, and has no entry."""
+    """Whether the file is archived, so nobody writes to it any more, and has no entry."""
     files, root = run.source_files, run.wal_root
     if file.place is not Place.ARCHIVED or bytes_held(files, root, file):
         return False
-    return find_wal(files, root, file) is not None  # otherwise it was deleted before it was read
+    return find_wal(files, root, file) is not None  # None if the file was deleted before it could be read
 
 
 def _was_empty(run: Run, file: ledger.RecordedFile) -> bool:
     """Whether a missing file that is in no queue never held an entry.
 
-    It was the last open one of a dead server, and no run that looked into it found any entry. Only for a way that names
-    every log (`protect.Protection`).
+    True if the file was the last open log of a dead server, and no run that looked into it found an entry. Only for a
+    protection that names every log (`protect.Protection`).
     """
     if file.length or file.sealed_ms is not None:
         return False

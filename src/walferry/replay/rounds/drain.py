@@ -1,4 +1,4 @@
-"""The drain: apply the sealed edits of a source's log to existing target tables, DAG run after DAG run."""
+"""The drain DAG: each DAG run applies the sealed edits of a source's log to existing target tables."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ DRAINER = "airflow hbase_wal_drain"
 
 
 def check_targets(run: Run) -> None:
-    """Raise UsageError with every reason why a drain cannot apply edits: it needs tables that exist on both sides.
+    """Raise UsageError with every reason why a drain cannot apply edits, such as tables that are missing on a side.
 
-    A run that has not created anything yet then ends as failed, so that a corrected one may take its name.
+    If the run has not created anything yet, it ends as failed, so that a corrected run may take its name.
     """
     faults = target_faults(run)
     if run.source.cluster_id() == run.target.cluster_id():
@@ -32,7 +32,7 @@ def check_targets(run: Run) -> None:
 
 
 def drain_sealed(run: Run, spark: SparkSession) -> None:
-    """The phase `drain_sealed`: apply what is sealed."""
+    """The phase `drain_sealed`: apply the sealed files."""
 
     def last() -> Round:
         return run.ledger.rounds.latest(1)[0]

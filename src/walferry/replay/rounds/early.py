@@ -1,4 +1,4 @@
-"""What was sent of the files of a batch before it was begun: while they were being written."""
+"""What was sent of a batch's files before the batch began, while the files were open."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from walferry.wal.files import parse_wal_name
 
 @dataclass(frozen=True)
 class Early:
-    """What was sent of the files of a batch before it was begun, and can be left out."""
+    """What was sent of a batch's files before the batch began, so that the batch can leave it out."""
 
     sent: Mapping[str, Sent]
     """by file"""
     followed: frozenset[str] = frozenset()
-    """regions that have moved, and all of whose edits before their last opening were sent"""
+    """regions that moved, but whose edits before their last opening were all sent"""
     logs: Collection[str] = ()
-    """names of those to be compared with what they had shown, once the batch is applied"""
+    """names of the logs to compare, once the batch is applied, with the bytes they had shown"""
 
 
 def sent_before(run: Run, cut: Cut) -> Early:
-    """What another process may have sent of the files before a cut."""
+    """What another process may have sent early of the files before a cut."""
     sent = sent_earlier(run)
     seen = run.ledger.log.known(sent)
 
@@ -33,13 +33,13 @@ def sent_before(run: Run, cut: Cut) -> Early:
         place = parse_wal_name(name)
         if place is None or cut.is_before(place.group, place.number):
             return True
-        return place.group not in cut.groups and name in seen  # those of a server that came since are in no list yet
+        return place.group not in cut.groups and name in seen  # logs of a new server are in no list yet
 
     return Early(sent, logs={name for name in sent if is_sealed(name)})
 
 
 def sent_earlier(run: Run) -> dict[str, Sent]:
-    """By file, what another process may have sent while the file was open; no region is named."""
+    """By file, what another process may have sent while the file was open; without naming regions."""
     return {
         name: Sent(0, sent.shown, frozenset(sent.tables), frozenset()) for name, sent in sent_early(run.ledger).items()
     }

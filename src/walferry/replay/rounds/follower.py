@@ -1,4 +1,4 @@
-"""The follower: decides when a round begins, under the leases of the target tables; open logs are sent in between."""
+"""The follower: holds the leases of the target tables, decides when a round begins, and sends open logs in between."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from walferry.run.run import Run, RunEndedError
 log = logging.getLogger(__name__)
 
 BUSY_BYTES = 64 << 20
-"""of log in a round, from which on the next one begins soon: the source itself rolls a WAL of about that size"""
+"""bytes of log in a round that make the next round begin soon: the source itself rolls a WAL at about this size"""
 PAUSE_SECONDS = (2.0, 60.0)
-"""at least and at most, between two rounds"""
+"""shortest and longest time between two rounds"""
 EARLY_SECONDS = 3.0
-"""between two rounds at least, of which the second is needed because open logs cannot be followed further, or because
-writes are about to stop"""
+"""shortest time before a round that is needed because open logs cannot be followed further, or because writes are about
+to stop"""
 CUT_SECONDS = 300.0
-"""for which the log may not be cut, because a server does not answer or regions move all the time; what can be followed
-is followed meanwhile"""
+"""how long cuts may fail, because a server does not answer or regions keep moving, before the replay fails; until then
+the replay still follows open logs where it can"""
 SHOWN_MARKS = 5
 LOOK_SECONDS = 0.25
-"""between two looks, while no round runs, whether to stop"""
+"""time between two checks whether to stop, while no round runs"""
 RENEW_SECONDS = 600.0
-"""between two looks whether the source may delete what is applied"""
+"""time between two checks whether the source may delete applied WALs"""
 
 
 def replay(
@@ -49,12 +49,12 @@ def replay(
     standstill: Standstill | None = None,
     at_end: Callable[[Route], object] = lambda route: None,
 ) -> None:
-    """Follow the log until `until` returns True after a round; holds the leases of all target tables meanwhile.
+    """Follow the log, under the leases of all target tables, until `until` returns True after a round.
 
-    Between two rounds, each of which rolls the WALs of servers that have something new, a quarter of the spec's
-    `max_lag` passes, and what the open logs show is sent (not with `follow: false`). `until` is asked then, too. WALs
-    that are applied are let go after a while (`protect`). It rests for whoever waits at `standstill`. `at_end` is
-    called under the leases.
+    Each round rolls the WALs of servers that have something new. A quarter of the spec's `max_lag` passes between two
+    rounds; in that time the replay sends what the open logs show (not with `follow: false`) and also asks `until`.
+    Applied WALs are released after a while (`protect`). The replay rests for callers that wait at `standstill`.
+    `at_end` is called under the leases.
 
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
@@ -75,7 +75,7 @@ def _replay(
     standstill: Standstill,
     at_end: Callable[[Route], object],
 ) -> None:
-    """The same under one taking of the leases. Raises OutcomeUnknownError, too."""
+    """As `replay`, but takes the leases only once. Also raises OutcomeUnknownError."""
     renewed = -math.inf
     ended: BaseException | None = None
     with standstill.replaying(run) as route:
@@ -105,7 +105,7 @@ def _replay(
                     needed = open_logs is not None and not open_logs.go_on()
                     busy = False
                     if needed or run.ledger.phases.facts("approve") is not None:
-                        pause = min(pause, EARLY_SECONDS)  # approved: what is applied now need not be in the write stop
+                        pause = min(pause, EARLY_SECONDS)  # approved: each edit applied now shortens the write stop
                     time.sleep(LOOK_SECONDS)
                     stop = until()
                 if stop:
@@ -113,7 +113,7 @@ def _replay(
                     at_end(route)
                     return
         except BaseException as error:
-            if busy:  # requests may be under way: the next holder of the leases waits for them
+            if busy:  # requests may be under way: raise here, so that the leases' next holder waits for them
                 raise
             ended = error
     if ended is not None:
@@ -125,7 +125,7 @@ def _let_go(run: Run) -> None:
         way_of(run).let_go(run)
     except RunEndedError:
         raise
-    except WalferryError as error:  # replay itself needs only what is kept
+    except WalferryError as error:  # the replay itself needs nothing to be released
         log.warning("WALs that are applied are kept, more and more of them: %s", error)
 
 
@@ -142,8 +142,8 @@ def follow(
 ) -> None:
     """The phase `replay`: follow the log until the phase `write_stop` is done.
 
-    `look` is called after each round and several times a second between two; what it raises ends the replay. If the
-    phase is started again elsewhere (a task that was given up and retried), the older one ends: RunEndedError.
+    `look` is called after each round and several times a second in between; its errors end the replay. If the phase is
+    started again elsewhere (Airflow retries a task that it had given up), the older attempt raises RunEndedError.
     """
 
     def attempts() -> int:
@@ -163,7 +163,7 @@ def follow(
             if is_standby and sent_early(run.ledger):
                 run_round(run, spark, route)
 
-        is_standby = run.record.kind == "standby"  # no drain follows, and no gate
+        is_standby = run.record.kind == "standby"  # a standby has no drain and no gate afterwards
         replay(run, spark, until=stopped, standstill=standstill, at_end=seal)
         if is_standby:
             marks = [rows.describe() for rows in dirty.marks_of(run)]

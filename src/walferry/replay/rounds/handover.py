@@ -1,19 +1,19 @@
-"""Where each region is, as the open logs show it, and so of which entries the order is known.
+"""Which server has each region, as the open logs show, and so which entries have a known order.
 
-At a cut each region that stands still is open on one server, whose log has all of its edits since then, in order. A
-move shows in the log itself: the old server writes a closing, the new one an opening, and a region's numbers rise
-across both. So what follows an opening comes right after everything up to a closing if no opening of another server
-can lie between them: each opening takes two numbers (the one that hbase:meta gets to know, and that of its marker), and
-it logs a closing or an edit before the next one rises above it (HRegion.initializeInternals, writeRegionCloseMarker).
-An opening whose server left neither has the number of the next one, and nothing to put in order.
+At a cut each region that stands still is open on one server, whose log has all of the region's later edits in order.
+The log itself shows a move: the old server writes a closing, the new one an opening, and the region's numbers rise
+across both. So the entries after an opening directly continue those up to a closing if no opening of another server
+can lie between the two. Each opening takes two numbers (the one in hbase:meta, and that of its marker), and its server
+logs a closing or an edit before the next opening gets a higher number (HRegion.initializeInternals,
+writeRegionCloseMarker). If a server logs neither, the next opening has the same number, and there is nothing to order.
 
-What follows an opening waits for that closing, which was written before: the next pass over the other open logs shows
-it. If it doesn't (its server has died), the order is not known, and the region is left to the next round. So is each
-region that was not there at the cut, a daughter or a merged one, and one that opens without a store file that it had,
-since its table was restored from a snapshot (`replay.log.lineage`).
+Entries after an opening wait for that closing, which was written earlier: the next pass over the other open logs shows
+the closing. If it does not (the closing's server has died), the order is unknown, and the region is left to the next
+round. The same goes for a region that did not exist at the cut (a daughter or a merged region), and for a region that
+opens without a store file that it had, because its table was restored from a snapshot (`replay.log.lineage`).
 
-A region of which a batch applies something waits for that batch (`take_up`), and then goes on with what its logs have
-shown since the cut.
+If a batch applies edits of a region, the region waits for that batch (`take_up`). Then it goes on with the entries that
+its logs have shown since the cut.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from walferry.formats.wal import EntryBatch
 from walferry.replay.log.cut import line_at, server_of
 
 NEXT_NUMBERS = 3
-"""an opening's marker is at most so far above the closing before it: by two wherever it was tried, from 1.7.2 to 2.6.3
-(tests/versions/test_moves.py). Another opening between them would put it at five or more"""
+"""most that an opening's marker is above the closing before it. Every release that was tried, from 1.7.2 to 2.6.3, uses
+two (tests/versions/test_moves.py); another opening in between would make it five or more"""
 MOST_WAITING_BYTES = 32 << 20
-"""of batches whose entries wait; then the regions are left to the next round"""
+"""most bytes of batches with waiting entries; beyond that, the regions are left to the next round"""
 
 
 @dataclass
 class _Stay:
-    """A region on a server, from an opening on that cannot be put in order yet."""
+    """A region on a server, starting with an opening that cannot be put in order yet."""
 
     server: str
     opened: int
     closed: int | None = None
     parts: list[Part] = field(default_factory=list)
     has_waited: bool = False
-    """through the rest of a pass: the next one reads all other logs after it was seen"""
+    """the stay has waited through the rest of a pass: the next pass reads all other logs after the opening was seen"""
 
 
 class Handover:
     """Puts entries of open logs in order, region by region.
 
-    `left` are the regions of which something was not passed on, and nothing will be until they are taken up again.
+    `left`: regions with an entry that was not passed on. Nothing of them is passed on until they are taken up again.
     """
 
     def __init__(
@@ -60,48 +60,49 @@ class Handover:
         held: Collection[str] = (),
         continues: Callable[[str], bool] = lambda region: True,
     ) -> None:
-        """`lines`: of each region that stood still during the cut (`log.cut`). Of those that are `held` nothing is
-        passed on, nor left. `continues`: whether a region that has closed and opened again still holds what it held
-        before; if not, it is left."""
+        """`lines`: the line of each region that stood still during the cut (`log.cut`). `held`: regions that are
+        neither passed on nor left. `continues`: whether a region that has closed and opened again still has its old
+        data; if not, the region is left."""
         self._continues = continues
         self._at = {region: server_of(line) for region, line in lines.items()}
-        """regions that are open there, everything before having been passed on"""
+        """the server of each open region whose earlier entries were all passed on"""
         self._closed: dict[str, int] = {}
-        """regions everything of which was passed on, up to this closing"""
+        """the closing of each closed region whose entries were all passed on up to there"""
         self._stays: dict[str, list[_Stay]] = {}
         self._lines: dict[str, list[str]] = {region: [line] for region, line in lines.items()}
-        """those that each known region has had, one after the other"""
+        """the lines that each known region has had, in order"""
         self._for_batch: set[str] = set()
-        """regions that wait for a batch, with their first stay"""
+        """regions whose first stay waits for a batch"""
         self._held = set(held)
         self._left_files: set[str] = set()
         self.left: set[str] = set()
 
     @property
     def whole(self) -> frozenset[str]:
-        """The regions everything of which was passed on, as far as the logs were read."""
+        """The regions whose entries were all passed on, as far as the logs were read."""
         return frozenset(self._lines.keys() - self.left - self._held - self._stays.keys())
 
     def lines(self, region: str) -> Sequence[str]:
-        """The lines that a region has had, the present one last, if it is not closed now: the log numbers an opening
-        one above what hbase:meta gets to know."""
+        """The lines that a region has had, in order; unless the region is closed now, the last one is current. (The log
+        numbers an opening one above the open sequence number in hbase:meta.)"""
         return self._lines.get(region, ())
 
     @property
     def waits(self) -> bool:
-        """Whether something waits."""
+        """Whether any entries wait."""
         return any(True for _ in self._waiting())
 
     @property
     def awaits_closing(self) -> bool:
-        """Whether a region has opened that was not seen to close before."""
+        """Whether a region has opened whose closing was not seen yet."""
         return bool(self._stays.keys() - self._for_batch)
 
     def take_up(self, whole: Mapping[str, str], others: Mapping[str, str], held: Collection[str]) -> None:
-        """Go on after a cut whose batch has everything that was not passed on. Each region with its line at the cut.
+        """Go on after a cut whose batch has every entry that was not passed on. Regions come with their lines at the
+        cut.
 
-        `whole`: regions that go on as they are. `others`: those that wait for the batch, and of which everything since
-        the cut is to be taken (`take`). Of all other regions nothing is known any more. `held`: as at first.
+        `whole`: regions that go on without a break. `others`: regions that wait for the batch; give all of their
+        entries since the cut to `take`. All other regions are forgotten. `held`: as in the constructor.
         """
         for region in self._lines.keys() - whole.keys():
             self._forget(region)
@@ -117,7 +118,7 @@ class Handover:
         self.left.clear()
 
     def batch_done(self) -> list[Part]:
-        """The batch is applied. Returns what can be passed on now."""
+        """The batch is applied. Returns the parts that can be passed on now."""
         found: list[Part] = []
         waited, self._for_batch = self._for_batch, set()
         for region in sorted(waited & self._stays.keys()):
@@ -135,7 +136,7 @@ class Handover:
         return found
 
     def hold(self, regions: Collection[str]) -> None:
-        """Pass on nothing more of regions that are held from now on."""
+        """Hold regions from now on: pass on nothing more of them."""
         for region in set(regions) - self._held:
             self._forget(region)
             self._held.add(region)
@@ -146,7 +147,7 @@ class Handover:
         self._for_batch.discard(region)
 
     def is_behind(self, file: str) -> bool:
-        """Whether something of a log was left, or waits."""
+        """Whether entries of a log were left, or wait."""
         return file in self._left_files or any(part.file == file for part in self._waiting())
 
     def leave(self, region: str) -> None:
@@ -162,10 +163,10 @@ class Handover:
     def take(
         self, server: str, file: str, batch: EntryBatch, edits: np.ndarray, again: np.ndarray | None = None
     ) -> list[Part]:
-        """Take the next entries of a server's log. Returns what can be passed on now, to be sent in this order.
+        """Take the next entries of a server's log. Returns the parts that can be passed on now, in the order to send.
 
-        `edits`: bool[n], the entries that are edits of tables which are followed. `again`: bool[n], those that were
-        taken before.
+        `edits`: bool[n], the entries that are edits of followed tables. `again`: bool[n], the entries that were taken
+        before.
         """
         opening, closing = batch.marker == Marker.REGION_OPEN, batch.marker == Marker.REGION_CLOSE
         if again is not None:
@@ -182,7 +183,7 @@ class Handover:
                 continue
             entries = np.flatnonzero(mine & (edits | opening | closing))
             markers = np.flatnonzero((opening | closing)[entries])
-            for some in np.split(entries, markers):  # each but the first begins with a marker
+            for some in np.split(entries, markers):  # each slice except the first begins with a marker
                 if len(some) and not edits[some[0]]:
                     marker, some = some[0], some[1:]
                     number = int(batch.sequence_number[marker])
@@ -194,7 +195,7 @@ class Handover:
         return [*first, *(part for parts in after.values() for part in parts)]
 
     def end_pass(self) -> None:
-        """All open logs were read to their ends. What has waited since the pass before is left."""
+        """All open logs were read to their ends. Leave regions whose entries have waited since the previous pass."""
         for region, stays in list(self._stays.items()):
             if region in self._for_batch:
                 continue
@@ -204,7 +205,7 @@ class Handover:
                 stay.has_waited = True
 
     def _goes(self, region: str, server: str) -> bool:
-        """Whether what a server logs of a region can be passed on, unless a marker comes before it."""
+        """Whether a region's entries on a server can be passed on, unless a marker comes before them."""
         return self._at.get(region) == server and region not in self._stays and region not in self._held
 
     def _edits(self, server: str, part: Part, region: str, passed: np.ndarray, after: list[Part]) -> None:
@@ -215,13 +216,13 @@ class Handover:
         elif self._at.get(region) != server:
             self._left_files.add(part.file)
             self.leave(region)
-        elif after:  # something of another log comes before
+        elif after:  # entries of another log come first
             after.append(part)
         else:
             passed[part.picked] = True
 
     def _event(self, server: str, region: str, number: int, *, is_opening: bool) -> list[Part]:
-        """A region opens or closes; what can be passed on because of that."""
+        """A region opens or closes. Returns the parts that can therefore be passed on."""
         if region not in self._lines or region in self.left:
             return []
         if is_opening:
@@ -234,7 +235,7 @@ class Handover:
         return self._go_on(region)
 
     def _go_on(self, region: str) -> list[Part]:
-        """Go on from the last closing with each opening that comes right after it; what can be passed on then."""
+        """From the last closing on, put each opening that directly follows in order. Returns parts to pass on now."""
         found: list[Part] = []
         stays = self._stays.get(region, [])
         while (closed := self._closed.get(region)) is not None:
@@ -257,7 +258,7 @@ class Handover:
         return found
 
     def _stay(self, region: str, server: str) -> _Stay | None:
-        """Where edits that a server logs of a region belong if its opening waits."""
+        """The stay for a region's edits on a server if its opening there waits."""
         stays = self._stays.get(region, [])
         return next((stay for stay in reversed(stays) if stay.server == server and stay.closed is None), None)
 

@@ -1,36 +1,38 @@
-"""Apply what the open logs show, so that the target is a second behind and not a round.
+"""Apply what the open logs show, so that the target is a second behind instead of a round.
 
-Each WAL group's file that is being written is read as far as it is visible, again and again, and then the one after it.
-What they hold is sent at once, of the regions that stood still during the first cut: all of their edits since then are
-in the files of that group, in order, or after a move in those of the servers that the region's closings and openings
-name, one after the other (`replay.rounds.handover`). hbase:meta is not asked.
+The open log of each WAL group is read as far as it is visible, again and again, and then the next log of the group.
+Edits of regions that stood still during the first cut are sent at once. All of these regions' edits since the cut are
+in that group's files, in order; after a move they are in the files of the servers that the region's closings and
+openings name, one after the other (`replay.rounds.handover`). hbase:meta is not read.
 
-Nothing of this counts as applied (R2). A round's batch has the same files, sealed, and accounts for every byte of them.
-By group it leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible:
-those past the last acknowledgement may be taken back when HDFS recovers the file of a dead server
+None of these edits count as applied (R2). A round's batch has the same files, sealed, and accounts for every byte. By
+group it leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible: when
+HDFS recovers the file of a dead server, bytes past the last acknowledgement may be taken back
 (`replay.log.taken_back`).
 
-A round goes on beside this (`OpenLogs.beside`). After its cut, what is in the batch's files was sent, of the regions
-that are followed without a break (`OpenLogs.settle`): the batch sends nothing of them. What it does send is of others,
-with other rows. Those wait for it, with what their logs show since the cut.
+A round runs beside this (`OpenLogs.beside`). After its cut, all edits in the batch's files are sent for regions that
+are followed without a break (`OpenLogs.settle`), so the batch sends nothing of these regions. The batch sends edits of
+other regions, with other rows. Those regions wait for the batch, with the entries that their logs show since the cut.
 
-Leaving out rests on six more facts. Where one does not hold, everything is sent again, which changes nothing (R3):
+Leaving out edits depends on six more facts. Where one does not hold, everything is sent again, which changes nothing
+(R3):
 
-1. The leases were not interrupted: nobody else has written since. `OpenLogs` belongs to one taking of them, and
-   `OpenLogs.settle` asserts that the batch is applied under the same.
-2. Of a region that quarantine holds nothing was sent from some entry on. `Handover.whole` has none that was held at
-   the last cut, or later.
-3. A line never returns: every opening of a region raises its number. Of a region which has, after the cut, a line that
-   the logs have shown it to have (`Handover.lines`), all that came before that opening was sent, and what came after it
-   is in one group. `OpenLogs._whole_at` names no other one.
-4. A server that rests is not rolled (`replay.log.idle`): its file goes on, with all that was read of it, and is in no
-   batch.
-5. The files of a group were read one after the other, each up to its trailer, and the batch has no other one before
-   the last of them (`OpenLogs._broken`): what it has after them is newer than what was sent. A file whose writer broke
-   has no trailer, and the next one may repeat some of its entries; so of a region that has left such a server nothing
-   is left out (`_whole_at`). A file with a trailer was closed by its server, and does not become another one.
-6. While the batch is applied, something newer of a region is sent only if everything of it in the batch's files was
-   sent. If they were not all read to their ends, or the batch goes in bulk, nothing is followed until it is done.
+1. The leases were held throughout: nobody else has written since. An `OpenLogs` belongs to one taking of the leases,
+   and `OpenLogs.settle` asserts that the batch is applied under the same ones.
+2. If quarantine holds a region, its edits from some entry on were not sent. `Handover.whole` has no region that was
+   held at the last cut or later.
+3. A line never returns: every opening of a region raises its number. If a region's line after the cut is one that the
+   logs have shown (`Handover.lines`), everything before that opening was sent, and everything after it is in one group.
+   `OpenLogs._whole_at` names only such regions.
+4. A server that rests is not rolled (`replay.log.idle`): its file stays open, keeps everything that was read, and is in
+   no batch.
+5. The files of a group were read one after the other, each up to its trailer, and the batch has no other file of the
+   group before the last of them (`OpenLogs._broken`). So the batch's later files are newer than what was sent. A file
+   whose writer broke has no trailer, and the next file may repeat some of its entries. So nothing is left out for a
+   region that has left such a server (`_whole_at`). A file with a trailer was closed by its server and no longer
+   changes.
+6. While the batch is applied, newer edits of a region are sent only if all of its edits in the batch's files were sent.
+   If the files were not all read to their ends, or the batch goes in bulk, nothing is followed until the batch is done.
 """
 
 from __future__ import annotations
@@ -76,34 +78,34 @@ from walferry.wal.files import Place, WalFile, by_number
 log = logging.getLogger(__name__)
 
 PASS_SECONDS = 0.5
-"""between the beginnings of two passes, at least"""
+"""least time between the beginnings of two passes"""
 SECONDS_PER_GROUP = 0.02
-"""and for each WAL group, since a pass lists each server's folder and reads each open file: of many servers each is
-asked less often"""
+"""the same per WAL group: since a pass lists each server's folder and reads each open file, passes are less frequent if
+there are many servers"""
 READERS = 8
 ENOUGH_BYTES = 64 << 20
-"""read since the cut; then a round is better, which shares the work among Spark's executors"""
+"""bytes read since the cut from which on a round is better: it spreads the work over Spark's executors"""
 SETTLE_SECONDS = (3.0, 10.0)
-"""after a cut, at most: until a region that has opened was seen to close before, and until what was sealed is read"""
+"""longest waits after a cut: for the closing of a region that has opened, and for reading the sealed files"""
 LATE_PASSES, LATE_SECONDS = 3, 10.0
-"""after so many times the pause between two passes, and so long, another one is late"""
+"""a pass is late after this many times the usual time between two passes, plus this many seconds"""
 LOOK_SECONDS = 0.05
-"""between two looks whether a pass is due, beside a round"""
+"""time between two checks whether a pass is due, beside a round"""
 END_SECONDS = 10.0
-"""for the pass that is being made when the process is interrupted: it may wait for as long as the run is paused"""
+"""how long an interrupted process waits for the current pass, which may wait for as long as the run is paused"""
 WARN_SECONDS = 30.0
 _VERDICTS = (LeaseLostError, RunEndedError, OutcomeUnknownError, UnmarkedRowsError)
 
 
 def seconds_between(groups: int) -> float:
-    """From the beginning of a pass over the open logs of so many WAL groups to that of the next one, at least."""
+    """Least time between the beginnings of two passes over the open logs of this many WAL groups."""
     return max(PASS_SECONDS, SECONDS_PER_GROUP * groups)
 
 
 class OpenLogs:
-    """Sends what the open files show. One per replay, under its leases; usable from several threads.
+    """Sends what the open logs show. One per taking of a replay's leases; thread-safe.
 
-    What is about to be sent is noted together with `fence`: it raises once the leases belong to another process.
+    Before anything is sent, it is noted in the ledger under `fence`, which raises once another process has the leases.
     """
 
     def __init__(self, run: Run, route: Route, fence: Change) -> None:
@@ -111,27 +113,27 @@ class OpenLogs:
         self._route = route
         self._fence = fence
         self._passing = threading.RLock()
-        """held during a pass, and while what is followed changes"""
+        """held during a pass, and while the followed logs and regions change"""
         self._tails: dict[str, OpenTail] = {}
-        """by WAL group"""
+        """the current tail of each WAL group"""
         self._read: list[OpenTail] = []
-        """those before them, read up to their trailers, as far as no batch that is applied has them"""
+        """earlier tails, read up to their trailers, whose files are in no applied batch yet"""
         self._overdue: set[str] = set()
-        """logs that had no trailer at the last pass, though the next one of their group was there"""
+        """logs that had no trailer at the last pass although their group had a newer log"""
         self._groups: frozenset[str] = frozenset()
-        """that were there at the cut"""
+        """WAL groups that existed at the cut"""
         self._followed: frozenset[str] = frozenset()
-        """the tables"""
+        """tables whose edits are followed"""
         self._regions: Mapping[str, Collection[str]] = {}
-        """of each table at the cut"""
+        """each table's regions at the cut"""
         self._handover = Handover({})
         self._whole: frozenset[str] = frozenset()
-        """regions that were followed up to the cut, and beyond: of each log up to the place in `_taken`"""
+        """regions that were followed past the cut: in each log up to the place in `_taken`"""
         self._taken: Mapping[str, int] = {}
         self._is_applied = False
-        """whether what waits for the batch can be sent now"""
+        """whether the entries that wait for the batch can be sent now"""
         self._is_behind = False
-        """whether the batch that is under way has something which was not sent"""
+        """whether the current batch has entries that were not sent"""
         self._holds: Mapping[str, Collection[str]] = {}
         """for each table, the regions that quarantine holds"""
         self._rejected: frozenset[tuple[str, int]] = frozenset()
@@ -142,12 +144,12 @@ class OpenLogs:
         self._listed_at = 0.0
         self._warned = -WARN_SECONDS
         self._verdict: BaseException | None = None
-        """that ended the passes: no batch is begun under these leases any more"""
+        """the error that ended the passes: no further batch may begin under these leases"""
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Make passes in a thread until the block ends, also by an error. Raises then what `go_on` raises, in place of
-        the error, too: whoever goes on after that must know of a request whose outcome is unknown."""
+        """Make passes in a thread until the block ends. Then raise any error of `go_on`, even in place of the block's
+        own error: the caller must learn of a request whose outcome is unknown."""
         over = threading.Event()
         going = background.begun(lambda: self._go_on_until(over), "open logs")
         try:
@@ -177,15 +179,16 @@ class OpenLogs:
             return is_paused(self._run)
         except RunEndedError:
             raise
-        except WalferryError:  # the ledger cannot be reached: the round tells of it
+        except WalferryError:  # the ledger cannot be reached: the round reports that
             return True
 
     def settle(self, cut: Cut, files: Sequence[WalFile], applied: Lines, route: Route) -> Early:
-        """Read what was sealed by a cut; what of it was sent then, for a batch that is applied under the leases of
-        `route`. Goes on from the cut if it could be read to the end, and if not, once the batch is `applied`.
+        """Read the logs that a cut has sealed. Returns what was sent of them, for a batch that is applied under the
+        leases of `route`. If the logs could be read to the end, passes go on from the cut; otherwise once the batch is
+        `applied`.
 
-        `files`: those of the batch. `applied`: the lines at the last applied cut. Raises what has ended the passes, if
-        something has.
+        `files`: the batch's files. `applied`: the lines at the last applied cut. Raises the error that has ended the
+        passes, if there is one.
         """
         assert route.guard is self._route.guard, "sent under other leases"
         began = steady_s()
@@ -200,13 +203,13 @@ class OpenLogs:
             time.sleep(LOOK_SECONDS)
 
     def stop(self) -> None:
-        """Send nothing more until the batch is `applied`, and let the next one leave nothing out."""
+        """Send nothing more until the batch is `applied`; the next batch leaves nothing out."""
         with self._passing:
             self._tails, self._read, self._overdue = {}, [], set()
             self._handover, self._whole, self._taken = Handover({}), frozenset(), {}
 
     def applied(self, cut: Cut) -> None:
-        """Everything before a cut is applied."""
+        """Note that everything before a cut is applied."""
         with self._passing:
             self._hold()
             if self._tails:
@@ -224,7 +227,7 @@ class OpenLogs:
             self._covered(cut.started_ms)
 
     def _has_read(self, cut: Cut) -> bool:
-        """Whether all that was sealed was read, but for groups of which that cannot be."""
+        """Whether all sealed logs were read, except logs of groups that cannot be read further."""
         return all(tail.closed or tail.file.number >= cut.current.get(group, 0) for group, tail in self._tails.items())
 
     def _settled(self, cut: Cut, files: Sequence[WalFile], applied: Lines, *, goes_on: bool) -> Early:
@@ -249,7 +252,7 @@ class OpenLogs:
     def _broken(
         self, cut: Cut, files: Sequence[WalFile], below: Sequence[OpenTail], *, goes_on: bool
     ) -> frozenset[str]:
-        """The servers of which something may have been sent before what is older, or after what nobody has seen."""
+        """The servers whose edits may have been sent out of order: before older ones, or after some that nobody saw."""
         names = {tail.file.name for tail in below}
         last = {tail.file.group: tail.file.number for tail in sorted(below, key=lambda tail: by_number(tail.file))}
         unread = [file for file in files if file.name not in names]
@@ -259,9 +262,9 @@ class OpenLogs:
         return frozenset(found | {tail.file.server for tail in below if tail.file.group in dead})
 
     def _whole_at(self, cut: Cut, broken: Collection[str], doubted: Collection[str]) -> dict[str, str]:
-        """The regions everything of which was sent, up to the cut at least, or as far as the log of their server was
-        read, with their lines at the cut. None that was on a `broken` server, or has left a `doubted` one: if its
-        writer broke, its next log may repeat some entries of this one."""
+        """The regions whose entries were all sent, at least up to the cut, or as far as their server's log was read;
+        with their lines at the cut. Without regions that were on a `broken` server, or have left a `doubted` one: if
+        that server's log writer broke, its next log may repeat some entries."""
         self._hold()
         now = {region: line for table in self._followed for region, line in cut.after.get(table, {}).items()}
         had = {region: self._handover.lines(region) for region in self._handover.whole & now.keys()}
@@ -274,8 +277,8 @@ class OpenLogs:
         }  # fmt: skip
 
     def _take_up(self, cut: Cut, whole: Mapping[str, str]) -> None:
-        """Go on from a cut with `whole` regions; others wait for the batch, if they stood still during the cut: those
-        that moved may have edits in a file after it that are older than some before it."""
+        """Go on from a cut with the `whole` regions. Other regions wait for the batch if they stood still during the
+        cut. Regions that moved are not followed: files after the cut may have edits older than some before it."""
         self._holds, self._rejected = held_regions(self._run), self._run.ledger.late.rejected()
         self._followed = frozenset(table for table in cut.after if ANY_REGION not in self._holds.get(table, ()))
         self._regions = {table: frozenset(lines) for table, lines in cut.after.items()}
@@ -286,7 +289,7 @@ class OpenLogs:
         followed = frozenset().union(*(self._regions[table] for table in self._followed))
         self._is_behind = not (followed - self._held).issubset(whole)
         first, tails = {file.group: file for file in cut.begun()}, self._every
-        if others:  # of them, what was passed over since the cut is read again
+        if others:  # read again the entries of these regions that were skipped since the cut
             shown = {tail.file.name: tail.shown() for tail in tails if tail.sends}
             self._whole, self._taken = frozenset(whole), {tail.file.name: tail.end for tail in tails}
             self._read = [tail for tail in tails if tail.is_before(cut)]
@@ -314,10 +317,10 @@ class OpenLogs:
         return frozenset().union(*self._holds.values())
 
     def go_on(self) -> bool:
-        """Make a pass over the open files if one is due. False if a round should begin now.
+        """Make a pass over the open logs if one is due. Returns False if a round should begin now.
 
-        Raises LeaseLostError, RunEndedError, OutcomeUnknownError, and UnmarkedRowsError. After another error nothing is
-        followed until the next round.
+        Raises LeaseLostError, RunEndedError, OutcomeUnknownError, and UnmarkedRowsError. After any other error nothing
+        is followed until the next round.
         """
         with self._passing:
             if self._verdict is not None:
@@ -328,17 +331,17 @@ class OpenLogs:
             try:
                 return self._pass()
             except BaseException as error:
-                self.stop()  # what was read and not sent is unknown: the next round sends everything
+                self.stop()  # it is unknown which entries were read but not sent: the next round sends all
                 if isinstance(error, _VERDICTS) or not isinstance(error, Exception):
                     self._verdict = error
                     raise
-                # Whatever it is, rounds do not need it.
+                # Rounds do not need open logs, whatever the error is.
                 if time.monotonic() - self._warned > WARN_SECONDS:
                     self._warned = time.monotonic()
                     known = isinstance(error, (WalferryError, OSError))
                     log.warning("the open logs cannot be followed now; rounds go on: %s", error, exc_info=not known)
                 self._ahead = self._ahead.model_copy(update={"fault": str(error) or type(error).__name__})
-                with suppress(WalferryError):  # it may be the ledger that fails
+                with suppress(WalferryError):  # the ledger itself may fail
                     keep_ahead(self._run.ledger, self._ahead)
                 return True
 
@@ -356,7 +359,7 @@ class OpenLogs:
         pause, self._listed_at = steady_s() - self._listed_at, steady_s()
         if pause > LATE_PASSES * seconds_between(len(self._tails)) + LATE_SECONDS:
             self._doubt_next(listed)
-        # Logs that were sealed at the last pass, after it had listed them: their next ones are listed now.
+        # Logs may have been sealed after the last pass had listed the files: their successors are listed now.
         self._next(listed)
         waiting = [tail for tail in (*self._tails.values(), *self._new(listed)) if not tail.closed]
         with ThreadPoolExecutor(READERS, thread_name_prefix="open log") as readers:
@@ -372,7 +375,7 @@ class OpenLogs:
             name = tail.file.name
             if not (self._is_behind or tail.is_broken or name in overdue or self._handover.is_behind(name)):
                 tail.covered(began_ms)
-        # Of a server that has come and died, or of one whose log was not closed in order.
+        # A server has started and died since the cut, or has not closed its log in order.
         unknown = any(file.group not in self._groups and file.group not in self._tails for file in listed)
         needs_round = bool(self._handover.left) or broken or unknown or bool(overdue & self._overdue)
         all_seen = not overdue and all(file.place is Place.LIVE for file in listed)
@@ -384,7 +387,7 @@ class OpenLogs:
         return not needs_round and self._bytes < ENOUGH_BYTES
 
     def _new(self, listed: Sequence[WalFile]) -> list[OpenTail]:
-        """Begin with the first log of each group that was not there at the cut."""
+        """Start to follow the first log of each group that did not exist at the cut."""
         found = []
         for file in sorted(listed, key=by_number):
             if file.place is Place.LIVE and file.group not in self._groups and file.group not in self._tails:
@@ -392,14 +395,14 @@ class OpenLogs:
         return found
 
     def _doubt_next(self, listed: Sequence[WalFile]) -> None:
-        """The last listing was long ago: a log may have been begun, closed and archived since, before those that are
-        listed now. So nothing is read of groups that have begun another one."""
+        """The last listing is too old: since then a log may have been created, closed and archived, before the listed
+        ones. So stop to read groups that have a newer log."""
         for tail in self._tails.values():
             if tail.next_in(listed) is not None:
                 tail.break_off()
 
     def _next(self, listed: Sequence[WalFile]) -> list[OpenTail]:
-        """Begin with the next log of each group whose log was read up to its trailer."""
+        """Start to follow the next log of each group whose current log was read up to its trailer."""
         found = []
         for group, tail in list(self._tails.items()):
             if tail.sealed and (file := tail.next_in(listed)) is not None:
@@ -410,7 +413,7 @@ class OpenLogs:
         return found
 
     def _take(self, read: Sequence[tuple[OpenTail, EntryBatch]]) -> None:
-        """Send what is in order of what was just read."""
+        """Send those entries just read whose order is known."""
         parts = list[Part]()
         for tail, batch in read:
             ours, again = batch.of_tables(self._followed), self._taken_before(tail, batch)
@@ -429,7 +432,7 @@ class OpenLogs:
         self._send(parts)
 
     def _taken_before(self, tail: OpenTail, batch: EntryBatch) -> np.ndarray:
-        """The entries that were taken before the cut's batch was begun."""
+        """The entries that were taken before the cut's batch began."""
         before = batch.offset_end <= self._taken.get(tail.file.name, 0)
         return before & batch.of_regions(self._whole) if before.any() else before
 
@@ -447,7 +450,7 @@ class OpenLogs:
             tail.sent()
 
     def _sent(self, parts: Sequence[Part]) -> list[Refusal]:
-        """Send them, under the leases; what the target refused."""
+        """Send parts under the leases. Returns the target's refusals."""
         try:
             return send_entries(GroupTask(self._route, (), frozenset(), self._held), parts)
         except (LeaseLostError, RunEndedError, UnmarkedRowsError):
@@ -459,7 +462,7 @@ class OpenLogs:
             raise OutcomeUnknownError(f"edits of open logs may not have arrived: {error}", **facts) from error
 
     def _hold(self) -> None:
-        """Pass on nothing more of what quarantine holds by now; what is released waits for the next cut."""
+        """Pass on nothing more of the regions that quarantine holds now; released regions wait for the next cut."""
         now = held_regions(self._run)
         if now != self._holds:
             merged: dict[str, set[str]] = defaultdict(set)
@@ -471,18 +474,18 @@ class OpenLogs:
             self._handover.hold(self._held.union(*(self._regions.get(table, ()) for table in stopped)))
 
     def _continues(self, region: str) -> bool:
-        """Whether a region holds what it held before it opened, by what the log has shown up to now (R11)."""
+        """Whether a region that opened still has its old data, judged by the log so far (R11)."""
         events = [event for tail in self._every for event in tail.events if event.region == region]
         known = self._run.ledger.regions.known({event.table for event in events}, [region])
         return not trace_at(self._run.source, known, events).breaks
 
     def _covered(self, moment_ms: int) -> None:
-        """Record that the target has everything that was written before a moment."""
+        """Record that the target has everything written before a moment."""
         self._ahead = self._ahead.covering(moment_ms, now_ms())
         self._note()
 
     def _note(self) -> None:
-        """Keep what has been sent or is about to be, and how far each group is."""
+        """Note in the ledger what has been sent or is about to be, and how far each group was read."""
         sent = {tail.file.name: tail.shown() for tail in self._every if tail.sends}
         changed = {name: one for name, one in sent.items() if self._noted.get(name) != one}
         note_sent(self._run.ledger, changed, self._fence)

@@ -1,8 +1,8 @@
 """Replay: bring the target up with the source's log, round by round.
 
 A round cuts the log and applies every sealed file that is not applied yet, as one batch. Only the ledger says what is
-applied (R2): the next process continues a batch that was killed and repeats the pieces that were running, which
-converges because nothing later of their rows was applied in between (R3).
+applied (R2). After a kill the next process continues the batch and repeats the pieces that were running. This
+converges, because no later edit of their rows was applied in between (R3).
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ log = logging.getLogger(__name__)
 
 
 class NotCutError(TransientError):
-    """The source's log could not be cut: a server does not answer, or regions move all the time. Nothing was begun."""
+    """The source's log could not be cut: a server does not answer, or regions keep moving. No batch was begun."""
 
 
 def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs | None = None) -> Round:
-    """Finish a batch that was interrupted, then cut the log and apply what is sealed.
+    """Finish an interrupted batch, then cut the log and apply the sealed files.
 
-    `open_logs` are followed meanwhile. Raises GapError when the log has a hole, NotCutError when the source keeps it
-    from being cut.
+    `open_logs` are followed at the same time. Raises GapError when the log has a gap, NotCutError when the log cannot
+    be cut.
     """
     route = shared_by_workers(run, route, spark)
     continue_batch(run, spark, route, sent_earlier(run))
     started_ms, fence = now_ms(), fence_of(run, route)
-    apply_released(run, spark, route, fence)  # reads rows of the source again: nothing newer is sent meanwhile
+    apply_released(run, spark, route, fence)  # rereads rows of the source, so it runs before open logs are sent
     with open_logs.beside() if open_logs else nullcontext():
         applied = kept_lines(run, "applied")
         try:
@@ -81,7 +81,7 @@ def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs |
 
 
 def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
-    """Apply everything up to the end fence. Facts: files, cells, bytes; regions may still be held by quarantine."""
+    """Apply everything up to the end fence. Facts: files, cells, bytes. Quarantine may still hold regions."""
 
     def work() -> dict[str, Any]:
         with applying(run) as held:
@@ -123,8 +123,8 @@ def _batch(
     regions: Mapping[str, Sequence[Region]],
     followed: frozenset[str],
 ) -> Batch:
-    """What to apply of sealed files. `applied`: lines of the last applied cut, `before`: of this one. `followed`:
-    regions that have moved since, and all of whose edits before were sent."""
+    """The batch of sealed files. `applied`: the lines of the last applied cut; `before`: the lines of this one.
+    `followed`: regions that have moved since, but whose edits before the move were all sent."""
     return Batch(
         files=tuple(files),
         calm=frozenset(table for table, lines in now.items() if lines == applied.get(table)),
@@ -137,9 +137,10 @@ def _batch(
 
 
 def mark_overtaken(run: Run, route: Route, files: Sequence[WalFile]) -> None:
-    """Mark the tables of which newer edits were applied than those of a file that has turned up only now.
+    """Mark the tables to which newer edits were applied than those of a file that has turned up only now.
 
-    Its edits are applied after them. That nobody saw it before means that no queue named it, or that it was put back.
+    The file's edits are applied after the newer ones. A file turns up late if no queue named it, or if somebody put it
+    back.
     """
     reached = run.ledger.log.reached()
     for file in files:
@@ -159,10 +160,10 @@ def mark_overtaken(run: Run, route: Route, files: Sequence[WalFile]) -> None:
 
 
 def _settled_cut(run: Run, applied: Lines) -> Cut:
-    """Cut the log such that the files before the cut hold, for every edit, the earlier edits of its row too.
+    """Cut the log so that, for every edit in the files before the cut, the earlier edits of the row are there too.
 
-    For a region that stood still since the last applied cut, whose lines are `applied`, any cut does. For those that
-    have moved since, the cut must be quiet: then whatever preceded a move is in a sealed file.
+    For a region that stood still since the last applied cut, whose lines are `applied`, any cut will do. For regions
+    that have moved since, the cut must be quiet: then all edits from before a move are in sealed files.
     """
 
     def moving(cut: Cut) -> list[str]:
@@ -179,6 +180,6 @@ def _settled_cut(run: Run, applied: Lines) -> Cut:
 
 
 def _pending(run: Run, sealed: Sequence[WalFile]) -> list[WalFile]:
-    """The sealed files that are neither applied nor completely held by quarantine."""
+    """The sealed files that are not applied, and not completely held by quarantine."""
     waiting = run.ledger.log.pending([file.name for file in sealed])
     return sorted((file for file in sealed if file.name in waiting), key=lambda file: (file.group, file.number))
