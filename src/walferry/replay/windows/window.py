@@ -1,12 +1,12 @@
 """Replay a window of the log: exactly the edits that the source wrote in [from, to), whichever files hold them.
 
 Entries are selected by their write time, never by a file's name: a file holds edits from its creation until its server
-rolled it, and some slightly older ones. A window is complete once its end has passed, plus some time for clock skew,
+rolls it, and some slightly older ones. A window is complete once its end has passed, plus some time for clock skew,
 and every file that may hold one of its edits is sealed.
 
-Windows may be repeated and replayed in any order (R3). Edits that the target has from other windows, or from a
-migration, are read too: if one of them is later in the row's history and replaces or deletes a cell of this window, the
-cell is left out. "Later" means by sequence number, as in the row's own history, not by clocks.
+Windows may be repeated and replayed in any order (R3). The replay also reads edits that the target has from other
+windows, or from a migration. If one of them is later in a row's history and replaces or deletes a cell of this window,
+the cell is left out. "Later" means by sequence number, as in the row's own history, not by clocks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from walferry.settings import LogTimes
 
 OWNER = "window"
-"""owner of all windows' runs: anybody who repeats a window continues the unfinished run"""
+"""owner of all windows' runs, so that anybody who repeats a window continues the unfinished run"""
 
 
 class WindowOpenError(UnfinishedInputError):
@@ -69,17 +69,17 @@ class WindowPlan:
     window: TimeWindow
     complete_at_ms: int
     files: list[WalFile]
-    """those that may hold edits of the window, by group and number"""
+    """the files that may hold edits of the window, by group and number"""
     unsealed: list[str]
-    """names of those that are still being written: they are rolled first"""
+    """names of files that are still being written: these are rolled first"""
     others: OtherRuns
-    """what the target already has from other runs, which this window takes into account"""
+    """the edits that the target already has from other runs, and that this window takes into account"""
     along: list[WalFile]
-    """files to read only because of `others`"""
+    """files that are read only because of `others`"""
     missing: list[str]
     """missing ranges of the log, as text"""
     absent_at_target: frozenset[tuple[str, int]]
-    """(file, offset) of entries of `others` that the target does not have: in quarantine, or released by accept"""
+    """(file, offset) of entries of `others` that the target does not have: quarantined, or released by accept"""
 
     @property
     def size(self) -> int:
@@ -88,12 +88,12 @@ class WindowPlan:
 
 
 def open_window(ledger: Ledger, spec: ResolvedSpec, actor: str) -> RunRecord:
-    """The run of a window: the unfinished one of the same spec, or a new one. Raises UsageError without a window."""
+    """The run of a window: the unfinished run of the same spec, or a new one. Raises UsageError without a window."""
     return ledger.open_run(planned(spec).name, OWNER, spec.as_recorded(), actor, "window")
 
 
 def planned(spec: ResolvedSpec) -> RunRecord:
-    """The run that a window would get, not in the ledger. Raises UsageError without a window."""
+    """The run that a window would get, without recording it. Raises UsageError without a window."""
     if spec.window is None:
         raise UsageError("a replay of the log by time needs a window: from and to")
     name = f"{spec.name}_{_stamp(spec.window.start)}_{_stamp(spec.window.end)}"
@@ -101,12 +101,12 @@ def planned(spec: ResolvedSpec) -> RunRecord:
 
 
 def complete_at_ms(window: TimeWindow, times: LogTimes) -> int:
-    """When a window may be replayed, at the earliest."""
+    """The earliest time at which a window may be replayed."""
     return window.end_ms + times.clock_skew_ms
 
 
 def plan_window(run: Run) -> WindowPlan:
-    """Look up what a replay of the run's window needs; changes nothing, and does not fail if something is missing."""
+    """Look up what a replay of the run's window needs. Changes nothing, and lists missing files instead of raising."""
     window = window_of(run)
     files = list_wals(run.source_files, run.wal_root)
     skew_ms = run.log_times.clock_skew_ms
@@ -115,7 +115,7 @@ def plan_window(run: Run) -> WindowPlan:
     others = look_at_others(run, runs, files)
     names = {file.name for file in wanted}
     along = [file for file in files if file.name not in names and any(key[0] == file.name for key in others.settled)]
-    # A snapshot brought all edits up to it, so the log must have all of them.
+    # The snapshot has all edits from before it was taken, so the log must have all of them too.
     end_ms = max(window.end_ms, others.copied_until_ms)
     newest = {file.group: file.name for file in files}
     alive = {server.name for server in run.source.servers()}
@@ -167,8 +167,9 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
     """Apply the window of the run's spec and end the run. Facts: files, bytes, cells, outranked, along, pieces,
     repeated.
 
-    `spark` opens the session, which takes a while: only once the window is complete, beside what comes before the
-    first job, and not for a small window (`window_pieces.is_small`) of which nothing has to be sorted.
+    `spark` opens the session, which takes a while. So it is called only once the window is complete, and in parallel
+    with the work before the first job. A small window (`window_pieces.is_small`) without edits to sort needs no
+    session.
 
     Raises WindowOpenError before the window is complete, GapError that names what is missing from the log, UsageError
     when the edits cannot be applied to the target tables, RefusedEditsError when edits were quarantined. LeaseHeldError
@@ -194,7 +195,7 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
     except (TransientError, WindowOpenError, RefusedEditsError, WalKeyError):
         raise
     except WalferryError as error:
-        if run.ledger.record.state == "running":  # it may have been aborted
+        if run.ledger.record.state == "running":  # somebody may have aborted the run
             run.ledger.end("failed", run.actor, str(error))
         raise
     run.ledger.end("done", run.actor, f"{amount(facts['cells'], 'cell')} of {window}")
@@ -227,11 +228,11 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
         cut_log(run)
     with applying(run) as route:
         require_no_overlap(run, appliers(run))
-        # Again under the lease: what others have applied cannot change now.
+        # Plan again under the lease: from here on other runs apply nothing.
         await_archive(run)
         plan = plan_window(run)
         _require_log(run, plan)
-        # What another run has applied is sealed: open files were begun by the cut above, or later.
+        # Other runs' applied edits are in sealed files: open files were created by the cut above, or later.
         files = [*plan.files, *(file for file in plan.along if file.name not in plan.unsealed)]
         record_seen(run, files, sealed={file.name for file in files})
         if not is_small(files, route.limits.here_bytes):
@@ -274,7 +275,7 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
 
 
 def require_targets(run: Run) -> None:
-    """Raise UsageError unless every source table exists, and every target table with the source's families."""
+    """Raise UsageError unless every source table exists, and every target table exists with the source's families."""
     faults = target_faults(run)
     if run.source.cluster_id() == run.target.cluster_id():
         faults += [f"{p.source} would be replayed into itself" for p in run.tables if p.source == p.target]
@@ -287,14 +288,14 @@ def require_targets(run: Run) -> None:
 def _require_one_history(
     indexes: Sequence[FileIndex], plan: WindowPlan, families: FamiliesOf, opens_past_closing: bool
 ) -> None:
-    """Raise WalferryError when a table began a new history within the times read, and had edits before (R11)."""
+    """Raise WalferryError when a table with earlier edits began a new history within the times read (R11)."""
     start_ms, end_ms = plan.window.start_ms, plan.window.end_ms
     events = [event for index in indexes for event in index.report.events]
     inside = [event for event in events if start_ms <= event.write_time < end_ms]
     beside = [event for event in events if plan.others.holds(event.file, event.table, event.write_time)]
     found = list(created((*inside, *beside), opens_past_closing).values())
     if all(index.report.complete for index in indexes):
-        # Only the window's own times are read without a hole; what was compacted away may be in any file.
+        # Only the window's own times are read without a hole, but markers of compactions count from any file.
         compacted = [replace(e, files=frozenset()) for e in events if e.kind is Marker.COMPACTION and e not in inside]
         told = trace({}, [*inside, *compacted], families, has_holes=True, opens_past_closing=opens_past_closing)
         found += told.breaks.values()
@@ -311,14 +312,14 @@ def _require_one_history(
 
 
 def is_absent(other: RunRecord, item: Quarantined) -> bool:
-    """Whether the target lacks the entry of another run's item. A window that is done has applied what it left held:
+    """Whether the target lacks the entry of another run's item. A window that is done has applied its held items too:
     a later attempt was no longer refused."""
     held = item.state == "held" and not (other.kind == "window" and other.state == "done")
     return held or item.resolution == "accept"
 
 
 def quarantined(refusals: Sequence[Refusal], released: Sequence[Quarantined]) -> list[QuarantineItem]:
-    """The refusals as new items of quarantine, also if an operator has released an item of the same edit."""
+    """New quarantine items for refusals, even if an operator has released an earlier item of the same edit."""
     before = {(item.file, item.start, item.table, item.region): item.quarantine_id for item in released}
     items = []
     for item in map(item_of, refusals):

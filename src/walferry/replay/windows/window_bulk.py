@@ -1,7 +1,7 @@
 """Apply a window's edits in bulk: sorted into HFiles, which the target's regions take; each piece recorded on its own.
 
-As in `window_pieces`, but with the pieces of `bulk_pieces`; `window_pieces.kept_plan` tells whether they may be loaded
-again.
+Works like `window_pieces`, but with the pieces of `bulk_pieces`. `window_pieces.kept_plan` decides whether pieces may
+be loaded again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def in_bulk(run: Run, size: int) -> bool:
-    """Whether the run's window, of files of so many bytes, is applied in bulk."""
+    """Whether the run's window is applied in bulk; `size`: bytes of its files."""
     return run.spec.apply == "bulk" or (run.spec.apply == "auto" and goes_in_bulk(run, size))
 
 
@@ -54,7 +54,7 @@ def apply_in_bulk(
     released: Collection[tuple[int, str | None]],
     require_one_history: Callable[[Sequence[FileIndex]], None],
 ) -> WindowApplied:
-    """Apply what is left of a window's edits in bulk; as `window_pieces.apply_in_pieces`."""
+    """Apply the rest of a window's edits in bulk; otherwise as `window_pieces.apply_in_pieces`."""
     session = None if is_small(task.files, task.route.limits.here_bytes) else spark()
     place = place_here if session is None else partial(place_in_bulk, session)
     fence = fence_of(run, task.route)
@@ -67,7 +67,7 @@ def apply_in_bulk(
         pieces = run.ledger.batches.pieces("rows")
         ranges, left = ranges_of(pieces), unfinished(pieces)
     with closing(place(bulk_task(run, replace(task, pieces=left), ranges))) as placed:
-        # Also by a process that continues: a file may have become unreadable.
+        # A process that continues reads the files too: one may have become unreadable.
         told = placed.read()
         refusals = _refusals(task, told, own)
         if found is None or refusals:
@@ -93,9 +93,9 @@ def apply_in_bulk(
 
 
 def _refusals(task: RowTask, told: Sequence[InFile], own: int) -> tuple[Refusal, ...]:
-    """What cannot be applied of the window's files, the first `own`.
+    """The refusals from the window's files, which are the first `own`.
 
-    Raises DamagedInputError if one of the others cannot be read: what the target has of it counts too.
+    Raises DamagedInputError if another file cannot be read: the edits that the target has from it count too.
     """
     for file in told[own:]:
         for refusal in file.index.report.refusals:

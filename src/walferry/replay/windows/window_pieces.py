@@ -1,9 +1,10 @@
-"""Apply a window's edits in pieces, each of them recorded on its own: a kill costs the pieces that were running.
+"""Apply a window's edits in pieces, each recorded on its own: a kill costs only the pieces that were running.
 
-What the files hold is read first and kept in the ledger, with the pieces. Rows that need sorting go before what goes by
-group: what a region has of the time before it opened is older than all that follows. A process that continues starts
-over if something was released from quarantine since, or if another run has had the lease on one of the tables: it may
-have applied older edits over those of pieces that are done. So it does if a target table was emptied or created anew.
+The files are read first, and the ledger keeps what they hold, together with the pieces. Rows that need sorting go
+before the edits that go by group: edits from before a region opened are older than all later ones. A process that
+continues starts over if an item was released from quarantine since, or if another run has held the lease on one of the
+tables: that run may have applied older edits over those of pieces that are done. It also starts over if a target table
+was emptied or created again.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ _JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64"
 
 
 class Found(BaseModel):
-    """What a window's files hold, and what follows from it."""
+    """What a window's files hold, and the plan that follows from it."""
 
     model_config = _JSON
 
     planned_from: str
-    """digest of what this follows from besides the files"""
+    """digest of everything else that this depends on, besides the files"""
     leases: dict[str, int]
     """number of the lease on each target table"""
     targets: dict[str, frozenset[str]]
@@ -63,17 +64,17 @@ class Found(BaseModel):
     standing: frozenset[str]
     """regions whose edits in the window go by group"""
     cells: int
-    """of the window, in those regions; in bulk all of them"""
+    """cells of the window in those regions; in bulk, all cells of the window"""
     refusals: tuple[Refusal, ...]
     ranges: tuple[WalRange, ...]
-    """of the window's files, as applied"""
+    """ranges of the window's files, as applied"""
     bytes: int
     outranked: int = 0
-    """cells that were left out as the files were read, because the target has later ones"""
+    """cells that were left out while reading, because the target has later ones"""
 
 
 class _RowsDone(BaseModel):
-    """What a piece of rows has shown."""
+    """The outcome of a row piece."""
 
     model_config = _JSON
 
@@ -83,32 +84,32 @@ class _RowsDone(BaseModel):
 
 
 class _GroupDone(BaseModel):
-    """What a piece of a group has shown."""
+    """The outcome of a group piece."""
 
     model_config = _JSON
 
     held: frozenset[str]
-    """regions of which nothing is applied from here on"""
+    """regions that later pieces leave out"""
     refusals: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True)
 class WindowApplied:
-    """What was done with a window's edits."""
+    """The outcome of applying a window's edits."""
 
     cells: int
     outranked: int
     """cells that were left out because the target has later ones"""
     bytes: int
-    """of the window's files"""
+    """bytes of the window's files"""
     pieces: int
     repeated: int
-    """attempts at pieces beyond each one's first"""
+    """attempts at pieces, not counting each piece's first"""
     refusals: tuple[Refusal, ...]
     ranges: tuple[WalRange, ...]
-    """to be recorded if nothing was refused"""
+    """ranges to record if nothing was refused"""
     fence: Change
-    """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
+    """raises LeaseLostError, within a change of the ledger, if another process has taken the leases"""
 
 
 def apply_in_pieces(
@@ -119,16 +120,16 @@ def apply_in_pieces(
     released: Collection[tuple[int, str | None]],
     require_one_history: Callable[[Sequence[FileIndex]], None],
 ) -> WindowApplied:
-    """Apply what is left of a window's edits.
+    """Apply the rest of a window's edits.
 
-    `task`: the window's edits and what the target already has of other times; the first `own` of its files are the
-    window's. `released`: items of quarantine with what was decided about them. `require_one_history` raises when the
-    edits in the files belong to two histories. Nothing is applied if a file is damaged.
+    `task`: the window's edits, and the edits of other times that the target already has; its first `own` files are the
+    window's. `released`: released quarantine items with their resolutions. `require_one_history` raises when the files'
+    edits belong to two histories. Nothing is applied if a file is damaged.
 
-    The batch stays in the ledger: whoever records the result removes it. Raises LeaseLostError, and records nothing
-    more, if the leases were lost meanwhile; GapError when a file has vanished.
+    The batch stays in the ledger: the caller removes it when recording the result. Raises LeaseLostError, and records
+    nothing more, if the leases are lost; GapError when a file has vanished.
 
-    Spark is asked for when it is needed: not if the files are small and nothing has to be sorted.
+    Calls `spark` only when needed: not if the files are small and nothing has to be sorted.
     """
     session = None if is_small(task.files, task.route.limits.here_bytes) else spark()
     fence = fence_of(run, task.route)
@@ -162,12 +163,12 @@ def apply_in_pieces(
 
 
 def is_small(files: Iterable[WalFile], here_bytes: int) -> bool:
-    """Whether this process reads files sooner by itself than Spark starts, and applies them about as soon."""
+    """Whether files are so small that this process reads them before Spark would start, and applies them as fast."""
     return sum(file.length for file in files) <= here_bytes
 
 
 def digest_of(task: RowTask, released: Collection[tuple[int, str | None]], *more: str) -> str:
-    """What a plan follows from besides the files, in short."""
+    """A digest of everything that a plan depends on, besides the files' contents."""
     settled = [
         (file, table, [(part.span.start_ms, part.span.end_ms, sorted(part.held)) for part in parts])
         for (file, table), parts in sorted(task.window.settled.items())
@@ -178,7 +179,7 @@ def digest_of(task: RowTask, released: Collection[tuple[int, str | None]], *more
 
 
 def kept_plan(run: Run, planned_from: str, fence: Change) -> Found | None:
-    """What an earlier attempt has found, if it can be continued; otherwise its batch is removed."""
+    """The plan of an earlier attempt, if it can be continued; otherwise None, and its batch is removed."""
     batch = run.ledger.batches.now()
     if batch is None:
         return None
@@ -195,12 +196,12 @@ def kept_plan(run: Run, planned_from: str, fence: Change) -> Found | None:
 
 
 def target_regions(run: Run, target: str) -> set[str]:
-    """Encoded names: a table that is truncated or created again has other ones, a split leaves most of them."""
+    """Encoded names of a table's regions: truncating or recreating the table changes all of them, a split only few."""
     return {region.encoded for region in run.target.regions(target)}
 
 
 def _disturbed(run: Run, leases: Mapping[str, int]) -> str | None:
-    """Who else has had one of these leases since its number was taken, as text."""
+    """Who else has held one of these leases since its recorded number, as text; None if nobody has."""
     for name, number in leases.items():
         later = {lease.fencing_number: lease.run_id for lease in run.ledger.whole.leases(name)}
         for since in range(number + 1, max(later) + 1):
@@ -213,7 +214,7 @@ def _disturbed(run: Run, leases: Mapping[str, int]) -> str | None:
 def found_in(
     run: Run, task: RowTask, reports: Sequence[FileReport], planned_from: str, standing: frozenset[str], cells: int
 ) -> Found:
-    """What the window's files hold, by their reports."""
+    """What the window's files hold, according to their reports."""
     cluster = run.target.cluster_id()
     names = [resource(cluster, target) for target in task.route.tables.values()]
     return Found(
@@ -234,7 +235,7 @@ def _found(run: Run, task: RowTask, indexes: Sequence[FileIndex], own: int, plan
         for key, more in index.in_window.items():
             edits[key] = merge(edits.get(key), more)
     mine = {key: found for key, found in edits.items() if found.cells}
-    # Damage that was accepted ends a group's file earlier than its edits' order tells.
+    # With accepted damage a file ends early, so the order of its edits proves nothing.
     candidates = {} if task.cut_off else {key: found for key, found in mine.items() if found.settled < found.lowest}
     still = _open_since(run, candidates)
     reports = [index.report for index in indexes[:own]]
@@ -243,10 +244,10 @@ def _found(run: Run, task: RowTask, indexes: Sequence[FileIndex], own: int, plan
 
 
 def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tuple[str, str]]:
-    """Which of these regions are still open as they were when the first of the edits was written.
+    """The regions that have stayed open on one server since the first of their edits was written.
 
-    hbase:meta has the sequence number of the region's latest opening, and every edit since has a higher one: so all of
-    them are in one WAL group, in order. What other regions have of the rows is older than that opening.
+    hbase:meta has the sequence number of a region's latest opening, and every later edit has a higher number. So all of
+    these edits are in one WAL group, in order. Other regions' edits of the same rows are older than that opening.
     """
     found = set()
     for table in {table for table, _ in edits}:
@@ -260,7 +261,7 @@ def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tupl
 
 
 def concerns(refusal: Refusal, task: RowTask) -> bool:
-    """Whether a refusal is about the window and was not released."""
+    """Whether a refusal belongs to the window and was not released."""
     if refusal.kind is RefusalKind.DAMAGE:
         return refusal.file not in task.cut_off
     return task.window.times.has(refusal.write_time) and (refusal.file, refusal.start) not in task.skipped
@@ -274,7 +275,7 @@ def _cut(task: RowTask, found: Found, indexes: Sequence[FileIndex]) -> list[Piec
     ranges = cut_rows([*by_row, *settled], tables, frozenset(), limit) if by_row else []
     pieces = as_pieces(ranges)
     names = {index.report.file for index in indexes if any(e.region in found.standing for e in index.inside)}
-    names |= {refusal.file for refusal in found.refusals}  # a marker holds its region from there on
+    names |= {refusal.file for refusal in found.refusals}  # a refused marker holds its region from its offset on
     return pieces + cut_groups([file for file in task.files if file.name in names], limit, len(pieces))
 
 
@@ -320,7 +321,7 @@ def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Fo
             )
         held = {r.region for r in refusals} | {item.region for report in reports for item in report.withheld}
         if any(not report.complete for report in reports):
-            held |= found.standing  # nothing of the group goes past damage
+            held |= found.standing  # nothing after damage in a group is applied
         outcome = _GroupDone(held=frozenset(held), refusals=refusals)
         run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
         return outcome
