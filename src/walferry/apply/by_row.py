@@ -1,10 +1,10 @@
 """Replay by row: cells of all groups shuffled by row and sorted by sequence number.
 
 Always correct, even across moves, splits and merges of regions, because a row's sequence numbers rise through all of
-them. Costs one shuffle and, beforehand, one pass over the files to see what they hold.
+them. Costs one shuffle and, before that, one pass over the files to see what they hold.
 
-A window is applied the same way. Edits of other times that the target already has are read too: the window's edits that
-a later one of them outranks are left out, so that an older window never undoes a newer one (R3).
+A window is applied the same way. Edits of other times that the target already has are read too. If one of them outranks
+an edit of the window, that edit is left out, so that an older window never undoes a newer one (R3).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 
 LEAST_WRITERS = 4
-"""partitions of the shuffle, each with one request under way; more where there are more cores"""
+"""least number of the shuffle's partitions, each with one request under way; there is one per core if there are more"""
 _CELLS_AT_ONCE = 10_000
 _BYTES_AT_ONCE = 4 << 20
-"""handed to Spark at a time"""
+"""bytes that are handed to Spark at a time"""
 
 
 def index_files(
     spark: SparkSession | None, route: Route, files: Sequence[WalFile], window: RowTask | None = None
 ) -> list[FileIndex]:
-    """Read files without applying anything; one task each. With `window`, also what it would apply of them.
+    """Read files without applying anything, one task each. With `window`, also index the edits that it would apply.
 
     `spark`: as for `fan_out`.
     """
@@ -63,29 +63,29 @@ def index_files(
 
 @dataclass(frozen=True)
 class RowTask:
-    """Cells to apply in row order: from which files and regions, and from which offsets on."""
+    """Which cells to apply in row order: their files, regions, and first offsets."""
 
     route: Route
     files: tuple[WalFile, ...]
     from_offset: Mapping[tuple[str, str], int] | None = None
-    """(file, region) to the offset from which its entries are applied, with ANY_REGION for all other regions; None:
-    everything is applied"""
+    """(file, region) to the offset of the first entry to apply, with ANY_REGION for all other regions; None: apply
+    everything"""
     skipped: frozenset[tuple[str, int]] = frozenset()
     """(file, offset) of entries to leave out: quarantined or late ones"""
     cut_off: Mapping[str, int] = field(default_factory=dict)
-    """file to the offset of damage that was accepted: nothing is read from there on"""
+    """file to the offset of accepted damage, where reading stops"""
     held: frozenset[str] = frozenset()
     """regions to leave out"""
     window: WindowRows = field(default_factory=WindowRows)
-    """by default all edits, as in a round"""
+    """which edits to apply by write time; by default all, as in a round"""
     borders: tuple[tuple[str, bytes], ...] = ()
-    """table and first row of each piece but the first, in order"""
+    """table and first row of each piece except the first, in order"""
     pieces: frozenset[int] | None = None
-    """the pieces to be applied, by number from 0; None: all"""
+    """numbers, from 0, of the pieces to apply; None: all"""
 
     @property
     def ranked(self) -> bool:
-        """Whether what the target already has is read too, so that edits that it outranks are left out."""
+        """Whether edits that the target already has are read too, so that edits they outrank are left out."""
         return bool(self.window.settled)
 
 
@@ -108,7 +108,7 @@ _ROW_DDL = (
     "table string, row binary, sequence_number long, index int, region string, clusters binary, "
     "write_time long, file string, offset long, piece int, cell binary"
 )
-# What ranks edits of a column, needed only if there are settled ones.
+# Columns that rank edits; they are needed only if there are settled edits.
 _RANKED_SCHEMA = pa.schema(
     [
         *_ROW_SCHEMA,
@@ -124,7 +124,7 @@ _RANKED_DDL = f"{_ROW_DDL}, family binary, qualifier binary, timestamp long, typ
 
 @dataclass(frozen=True)
 class RowsApplied:
-    """What was done with the rows of one partition, or of all."""
+    """The outcome of applying the rows of one partition, or of all."""
 
     cells: int
     refusals: tuple[Refusal, ...]
@@ -136,8 +136,8 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     """Apply the chosen cells of all files so that each row's edits go in order.
 
     One shuffle distributes rows to partitions, which are sorted by row, sequence number and index in the entry. A row
-    is in one partition, and a partition has one request under way. Cells that the target refuses are reported; other
-    cells of their rows may have been applied, so their regions must later be applied again as a whole.
+    is in one partition, and a partition has one request under way. Cells that the target refuses are reported. Other
+    cells of the same rows may have been applied, so the regions must later be applied again as a whole.
     """
     cells = _cells(spark, task)
     writers = max(LEAST_WRITERS, spark.sparkContext.defaultParallelism)
@@ -154,9 +154,9 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
 def place_rows(spark: SparkSession | None, task: RowTask) -> Callable[[int, str], RowsApplied]:
     """Cut the chosen cells of all files into pieces, which are ranges of rows.
 
-    Returns what applies one piece, named as in the log, in a Spark job of one task; several may run at once. The first
-    of them reads the files, and one shuffle puts each piece into a partition of its own, where it is sorted. Without a
-    session that is done here, in memory: for what is small, and not `ranked`.
+    Returns a function that applies one piece, under the given job name, in a Spark job of one task; several may run at
+    once. The first job reads the files. One shuffle puts each piece into a partition of its own, where the piece is
+    sorted. Without a session this process sorts in memory: only for small files, and not if the task is `ranked`.
     """
     if spark is None:
         return _place_here(task)
@@ -201,14 +201,14 @@ def _cells(spark: SparkSession, task: RowTask) -> DataFrame:
 
 
 def _sent(task: RowTask, cells: DataFrame, *, placed: bool = False) -> DataFrame:
-    """`placed`: each partition has the piece of its number."""
+    """`placed`: each partition has the piece with the partition's number."""
     ordered = cells.sortWithinPartitions("table", "row", "sequence_number", "index")
     send = handing_over(cells.sparkSession, lambda batches: _send_rows(task, _in_place(batches) if placed else batches))
     return ordered.mapInArrow(send, "outcome binary")
 
 
 def _in_place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; WalferryError if a cell is in another partition than that of its piece, so that none gets lost."""
+    """The batches. Raises WalferryError if a cell is not in its piece's partition, so that no cell is lost."""
     context = TaskContext.get()
     assert context is not None
     here = context.partitionId()
@@ -237,8 +237,8 @@ def pieces_of(cells: pa.RecordBatch, borders: Sequence[tuple[str, bytes]]) -> np
 
 
 def _rank(cells: DataFrame) -> DataFrame:
-    """Only the cells to apply, with a column `outranked`: whether a settled edit with a higher sequence number replaces
-    or deletes the cell. The partitioning is kept: every Spark window below is within a row of a piece."""
+    """The cells without settled ones, with a column `outranked`: whether a settled edit with a higher sequence number
+    replaces or deletes the cell. Keeps the partitioning: every Spark window below is within a row of a piece."""
     family = ("piece", "table", "row", "family")
     column = (*family, "qualifier")
 
@@ -250,7 +250,7 @@ def _rank(cells: DataFrame) -> DataFrame:
         return Window.partitionBy(*keys)
 
     def up(*keys: str) -> WindowSpec:
-        """All cells with the same or a later timestamp."""
+        """The cells with the same or a later timestamp."""
         order = Window.partitionBy(*keys).orderBy(F.desc("timestamp"))
         return order.rangeBetween(Window.unboundedPreceding, Window.currentRow)
 
@@ -274,13 +274,13 @@ def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
             for number in batch.column(0).to_pylist():
                 for cells in _read_file(task, task.files[number]):
                     yield _placed(task, cells)
-    except WalferryError as error:  # Spark would turn it into a traceback; it is passed on as a row instead
-        for piece in range(len(task.borders) + 1):  # none of them has all of its edits
+    except WalferryError as error:  # pass the error on as a row: Spark would turn it into a traceback
+        for piece in range(len(task.borders) + 1):  # every piece now lacks edits
             yield _failure(error, piece, _RANKED_SCHEMA if task.ranked else _ROW_SCHEMA)
 
 
 def _placed(task: RowTask, cells: pa.RecordBatch) -> pa.RecordBatch:
-    """The cells with their pieces; only those of pieces that are to be applied."""
+    """The cells with their pieces, without those of pieces that are not to be applied."""
     pieces = pieces_of(cells, task.borders)
     at = cells.schema.get_field_index("piece")
     cells = cells.set_column(at, cells.schema.field(at), pa.array(pieces))
@@ -293,14 +293,14 @@ def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
         for entries in task.route.open(file):
             settled = ~task.window.applied(entries) if task.ranked else None
             yield from row_cells(entries, file.name, chosen_entries(task, file.name, entries), settled)
-            del entries  # its bytes are not kept while the next ones are read
+            del entries  # free its bytes before the next batch is read
     except DamagedInputError as error:
         if end is None or error.facts["offset"] < end:
             raise
 
 
 def _failure(error: WalferryError, piece: int, schema: pa.Schema) -> pa.RecordBatch:
-    """A row without a table: it sorts first, and the sending side raises it again."""
+    """The error as a row without a table: the row sorts first, and the sending side raises the error again."""
     values = dict.fromkeys(schema.names) | {
         "row": b"", "sequence_number": 0, "index": 0, "piece": piece, "cell": pickle.dumps(error),
     }  # fmt: skip
@@ -308,7 +308,7 @@ def _failure(error: WalferryError, piece: int, schema: pa.Schema) -> pa.RecordBa
 
 
 def chosen_entries(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
-    """Positions in a batch of the entries that the task reads: to apply them, or because the target has them."""
+    """Positions in a batch of the entries that the task reads, to apply them or because the target has them."""
     chosen = batch.of_tables(task.route.tables) & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
     chosen &= ~batch.of_regions(task.held) & task.window.chosen(file, batch)
     if task.from_offset is not None:
@@ -324,7 +324,7 @@ def chosen_entries(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
 
 
 def _in_window(task: RowTask, file: str, batch: EntryBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the chosen entries that are in the task's window, and of those that the target already has."""
+    """Positions of the chosen entries in the task's window, and of the chosen entries that the target already has."""
     chosen = chosen_entries(task, file, batch)
     inside = task.window.applied(batch)[chosen]
     return chosen[inside], chosen[~inside]
@@ -333,9 +333,9 @@ def _in_window(task: RowTask, file: str, batch: EntryBatch) -> tuple[np.ndarray,
 def row_cells(
     batch: EntryBatch, file: str, picked: np.ndarray, settled: np.ndarray | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The cells of entries with what orders them, a few MiB at a time; the cells' bytes are those of the WAL.
+    """The cells of entries with the columns that order them, a few MiB at a time; the cells' bytes are the WAL's.
 
-    `settled`: for each entry of the batch, whether the target already has it; if given, the ranking columns are added.
+    `settled`: for each entry of the batch, whether the target already has it; if given, adds the ranking columns.
     """
     if len(picked) == 0:
         return
@@ -350,7 +350,7 @@ def row_cells(
 def _row_batch(
     batch: EntryBatch, file: str, buffer: Bytes, entry: np.ndarray, index: Int32s, settled: np.ndarray | None
 ) -> pa.RecordBatch:
-    """The cells in `buffer`; of each its entry's number in the batch, and its index in that entry."""
+    """The cells in `buffer`. `entry`: each cell's entry, by position in the batch; `index`: its index in that entry."""
     cells = index_cells(buffer)
     borders = np.append(cells.position, len(buffer)).astype(np.int32)
 
@@ -408,7 +408,7 @@ def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
 
 def _send_part(route: Route, writer: Writer, part: pa.RecordBatch) -> Iterator[Refusal]:
-    """Send cells of one table; after a refusal, halve until the refused cell is alone, and leave out its region."""
+    """Send cells of one table. After a refusal, halve the part to find the refused cell, and leave out its region."""
     first = {name: part[name][0].as_py() for name in part.schema.names}
     run = CellRun(
         table=route.tables[first["table"]],
@@ -433,14 +433,14 @@ def _send_part(route: Route, writer: Writer, part: pa.RecordBatch) -> Iterator[R
 
 
 def _with_entry(task: RowTask, refusal: Refusal) -> Refusal:
-    """The refusal with the bytes of the whole WAL entry, which is what an operator releases."""
+    """The refusal with the bytes of the whole WAL entry: an operator releases whole entries."""
     file = next(file for file in task.files if file.name == refusal.file)
     data, end = entry_at(task.route.open(file), refusal.start)
     return replace(refusal, end=end, data=data)
 
 
 def _without(batch: pa.RecordBatch, regions: Collection[str]) -> pa.RecordBatch:
-    """Leave out the cells of refused regions, which are applied as a whole later."""
+    """Leave out the cells of refused regions, which are later applied as a whole."""
     if not regions:
         return batch
     refused = pc.is_in(batch["region"], pa.array(sorted(regions)))
@@ -448,7 +448,7 @@ def _without(batch: pa.RecordBatch, regions: Collection[str]) -> pa.RecordBatch:
 
 
 def _same_origin(batch: pa.RecordBatch, limits: WriteLimits) -> Iterator[pa.RecordBatch]:
-    """Cut a sorted batch where the table or the list of clusters changes, and to the size of a request."""
+    """Cut a sorted batch where the table or the list of clusters changes, and into parts of a request's size."""
     if not batch.num_rows:
         return
     table = batch["table"].dictionary_encode().indices.to_numpy()
@@ -465,6 +465,6 @@ def _offsets(array: pa.Array) -> np.ndarray:
 
 
 def _bytes_of(array: pa.Array) -> memoryview:
-    """The values of a binary array without nulls, one after the other, not copied."""
+    """The concatenated values of a binary array without nulls, without copying."""
     offsets = _offsets(array)
     return memoryview(array.buffers()[2])[int(offsets[0]) : int(offsets[-1])]

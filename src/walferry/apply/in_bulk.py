@@ -1,12 +1,12 @@
 """Replay in bulk: cells of all groups sorted into HFiles, which the target's regions take as they are.
 
-The target writes no log and sorts nothing, so this is the way for much log at once. One Spark job reads the files, each
-once: its cells, sorted some megabytes at a time, are cut into pieces, which are ranges of rows, and shuffled as blocks
-of many cells. What the files hold is told by a partition of its own, before any piece is applied. A piece merges its
-blocks into one file for each region and family, and loads those (`bulk_loader`).
+The target writes no log and sorts nothing, so this suits a lot of log at once. One Spark job reads each file once. It
+sorts the file's cells some megabytes at a time, cuts them into pieces, which are ranges of rows, and shuffles them as
+blocks of many cells. An extra partition reports what the files hold, before any piece is applied. Each piece merges its
+blocks into one HFile per region and family, and loads these files (`bulk_loader`).
 
-Of cells with equal keys only the last one of the log is written. What a later edit that the target already has replaces
-or deletes is left out, as `by_row` does (R3).
+Among cells with equal keys, only the last one in the log is written. As in `by_row`, a cell is left out if a later edit
+that the target already has replaces or deletes it (R3).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from walferry.spark.request_counts import handing_over
 from walferry.wal.files import WalFile
 
 RUN_BYTES = 64 << 20
-"""of cells that are sorted together as they are read"""
+"""bytes of cells that are sorted together as they are read"""
 BLOCK_BYTES = 256 << 10
-"""of sorted cells that are shuffled as one"""
+"""bytes of sorted cells that are shuffled as one block"""
 SAMPLED_FILES = 16
 _DDL = "piece int, family binary, clusters binary, first binary, cells binary, numbers binary"
 _SCHEMA = pa.schema(
@@ -66,54 +66,54 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class BulkTask:
-    """Cells to load, and how the target's families are written."""
+    """Cells to load, and the format of the files for the target's families."""
 
     rows: RowTask
-    """which cells; its `borders` begin with the first row of each table"""
+    """which cells to load; its `borders` include the first row of each table"""
     formats: Mapping[str, Mapping[bytes, StoreFormat]]
-    """of the families of each source table, as the target's has them"""
+    """by source table and family, the format of the target's family"""
     keeps_deleted: frozenset[tuple[str, bytes]]
-    """source table and family of those that show deleted cells to who asks for them (KEEP_DELETED_CELLS)"""
+    """source table and family of each family that keeps deleted cells readable (KEEP_DELETED_CELLS)"""
     root: str
-    """HBase's root folder on the target's file system, below which files wait to be loaded"""
+    """HBase's root folder on the target's file system; files are staged below it"""
 
 
 @dataclass(frozen=True)
 class BulkApplied:
-    """What was done with the cells of one piece."""
+    """The outcome of loading one piece."""
 
     cells: int
-    """that were loaded, one of each key"""
+    """cells that were loaded, one per key"""
     outranked: int
     """cells of the window that were left out because the target has later ones"""
     files: int
     bytes: int
-    """of the loaded files"""
+    """bytes of the loaded files"""
     taken: int
     """cells that were placed into the piece, as `InFile.placed` counts them"""
 
 
 @dataclass(frozen=True)
 class InFile:
-    """What one file holds, and what of it was left out as it was read."""
+    """What one file holds, and what was left out while it was read."""
 
     index: FileIndex
     cells: int
-    """to be applied"""
+    """cells to apply"""
     outranked: int
     placed: Mapping[int, int]
-    """by piece, the cells that were placed into it: those of equal keys may be fewer by then"""
+    """by piece, the number of cells placed into it, after some cells with equal keys were dropped"""
 
 
 def sample_rows(task: RowTask) -> list[tuple[str, bytes]]:
-    """Table and row of some of the cells, in order: those at the beginning of some of the files."""
+    """Table and row of some cells, in order: a sample from the beginning of some of the files."""
     files = task.files[:: max(1, len(task.files) // SAMPLED_FILES)]
     found: list[tuple[str, bytes]] = []
     for file in files:
         try:
             batch = next(iter(task.route.open(file, batch_bytes=1 << 20)), None)
         except WalferryError:
-            continue  # reading it whole will tell
+            continue  # reading the whole file will report the error
         if batch is None:
             continue
         picked = chosen_entries(task, file.name, batch)
@@ -128,14 +128,14 @@ def sample_rows(task: RowTask) -> list[tuple[str, bytes]]:
 
 @dataclass(frozen=True)
 class Placed:
-    """Cells of all files, placed into pieces as soon as the first of these is asked for."""
+    """Cells of all files, placed into pieces on demand. Call `read` before `apply`."""
 
     read: Callable[[], list[InFile]]
-    """reads the files; tells what they hold, in their order"""
+    """reads the files, and returns what they hold, in the files' order"""
     apply: Callable[[int, str], BulkApplied]
-    """loads one piece, named as in the log; several may run at once"""
+    """loads one piece, under the given job name; several may run at once"""
     close: Callable[[], None] = lambda: None
-    """to be called at the end"""
+    """frees the pieces; call it at the end"""
 
 
 def place_in_bulk(spark: SparkSession, task: BulkTask) -> Placed:
@@ -171,7 +171,7 @@ def place_in_bulk(spark: SparkSession, task: BulkTask) -> Placed:
 
 
 def place_here(task: BulkTask) -> Placed:
-    """The same in this process, for what is small: the pieces wait in files of this machine until they are loaded."""
+    """As `place_in_bulk`, but in this process, for small files: pieces wait in local files until they are loaded."""
     pieces = [_Waiting() for _ in task.rows.borders]
 
     def read_file(file: WalFile) -> list[InFile]:
@@ -198,12 +198,12 @@ def place_here(task: BulkTask) -> Placed:
 
 
 class _Waiting:
-    """Blocks of one piece that wait in a file of this machine."""
+    """Blocks of one piece that wait in a local file."""
 
     def __init__(self) -> None:
         self._spool = Spool()
         self._known: list[tuple[bytes, bytes, bytes, tuple[int, int], tuple[int, int]]] = []
-        """family, first row, list of clusters; where its cells lie, and where its numbers"""
+        """of each block: family, first row, list of clusters, and the places of its cells and its numbers"""
         self._adding = threading.Lock()
         self.close = self._spool.close
 
@@ -215,7 +215,7 @@ class _Waiting:
                 self._known.append((family, first, clusters, cells, numbers))
 
     def blocks(self) -> Iterator[Block]:
-        """By family and first row."""
+        """The blocks, by family and first row."""
         for family, first, clusters, cells, numbers in sorted(self._known):
             content = np.frombuffer(self._spool.read(*cells), np.uint8)
             yield family, clusters, first, content, np.frombuffer(self._spool.read(*numbers), np.int64)
@@ -248,7 +248,7 @@ def _read_file(task: BulkTask, file: WalFile) -> Generator[pa.RecordBatch, None,
         reading.refusals += run.add(batch, chosen_entries(rows, file.name, batch))
         if run.bytes >= RUN_BYTES:
             yield from run.blocks()
-        del batch  # its bytes are not kept while the next ones are read
+        del batch  # free its bytes before the next batch is read
     yield from run.blocks()
     return InFile(FileIndex(reading.report()), run.cells, run.outranked, run.placed)
 
@@ -260,14 +260,14 @@ class _Run:
         self._task = task
         self._file = file
         self._parts: dict[tuple[str, bytes], list[tuple[Bytes, Int64s, Int64s]]] = {}
-        """by source table and raw list of clusters: cells, where each begins, and their numbers"""
+        """by source table and raw list of clusters: cells, their positions, and their numbers"""
         self.bytes = 0
         self.cells = self.outranked = 0
-        """of all runs of the file"""
+        """counts over the whole file, across all runs of cells"""
         self.placed: Counter[int] = Counter()
 
     def add(self, batch: EntryBatch, picked: np.ndarray) -> list[Refusal]:
-        """Take the cells of entries of a batch; those of families that the target lacks are refused."""
+        """Take the cells of a batch's entries. Returns refusals for cells of families that the target lacks."""
         refusals: list[Refusal] = []
         window = self._task.rows.window
         origin = np.stack([batch.table[picked], batch.clusters[picked]])
@@ -294,21 +294,21 @@ class _Run:
         return refusals
 
     def blocks(self) -> Iterator[pa.RecordBatch]:
-        """All cells so far, sorted and cut into blocks by piece and family; the run is empty afterwards."""
+        """Sort all cells so far and cut them into blocks by piece and family. Afterwards the run is empty."""
         parts, self._parts, self.bytes = self._parts, {}, 0
         for (table, clusters), found in parts.items():
             buffer, positions, numbers = sorted_cells(found)
             found.clear()
             left_out = outranked(buffer, positions, numbers)
             self.outranked += int(left_out.sum())
-            # A settled marker stays, even beside a later one of its key: it may outrank cells of other files.
+            # A settled cell stays, even beside a later one with its key: it may outrank cells of other files.
             keep = (winners(buffer, positions) | (numbers & 1 == 1)) & ~left_out
             yield from self._cut(table, clusters, buffer, positions[keep], numbers[keep])
 
     def _cut(
         self, table: str, clusters: bytes, buffer: Bytes, positions: Int64s, numbers: Int64s
     ) -> Iterator[pa.RecordBatch]:
-        """Sorted cells of one table as blocks of its pieces."""
+        """Cut the sorted cells of one table into blocks of its pieces."""
         families = list(self._task.formats[table])
         family = families_of(buffer, positions, families)
         mine = [number for number, (of, _) in enumerate(self._task.rows.borders) if of == table]
@@ -326,7 +326,7 @@ class _Run:
 def _blocks(
     piece: int, family: bytes, clusters: bytes, buffer: Bytes, positions: Int64s, numbers: Int64s
 ) -> Iterator[pa.RecordBatch]:
-    """Sorted cells of one family, cut into blocks."""
+    """Cut the sorted cells of one family into blocks."""
     data, starts = taken(buffer, positions)
     block = starts[:-1] // BLOCK_BYTES
     first = np.flatnonzero(np.diff(block, prepend=-1))
@@ -357,7 +357,7 @@ def _blocks(
 
 
 def _apply(task: BulkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The outcome of one piece, or what was told of the files."""
+    """The outcome of one piece; in the extra partition, what the files hold."""
     context = TaskContext.get()
     assert context is not None
     piece = context.partitionId()
@@ -367,7 +367,7 @@ def _apply(task: BulkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
         return
     outcome: BulkApplied | WalferryError
     try:
-        # An attempt that Spark repeats first waits for the one before it to end.
+        # A repeated attempt at a Spark task first waits for the previous attempt to end.
         guard = task.rows.route.guard.of_attempt(f"{context.stageId()}-{piece}", context.attemptNumber())
         route = replace(task.rows.route, guard=guard)
         outcome = _load_piece(task, piece, _blocks_of(batches, piece), route)
@@ -377,7 +377,7 @@ def _apply(task: BulkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def _load_piece(task: BulkTask, piece: int, blocks: Iterator[Block], route: Route) -> BulkApplied:
-    """Write and load the blocks of one piece, which come by family and first row."""
+    """Write and load the blocks of one piece; the blocks come sorted by family and first row."""
     table = task.rows.borders[piece][0]
     loader = Loader(route, table, f"{staging_folder(task.root, route.tables[table])}/{piece}")
     outranked_cells = taken = 0

@@ -17,19 +17,19 @@ from walferry.wal.files import WalFile
 from walferry.wal.open import Wal
 
 Select = Callable[[EntryBatch], tuple[np.ndarray, np.ndarray]]
-"""positions in a batch of the entries of a window, and of those of other times that the target already has"""
+"""selects entries of a batch: positions of the window's entries, and of entries that the target already has"""
 
 
 @dataclass(frozen=True)
 class InWindow:
-    """A region's edits in one file, in a window's replay."""
+    """A region's edits in one file, for a window's replay."""
 
     cells: int
-    """of the window"""
+    """number of cells in the window"""
     lowest: int
-    """sequence number of the window's edits; `NONE` without any"""
+    """lowest sequence number of the window's edits; `NONE` without any"""
     settled: int
-    """the highest sequence number of edits of other times that the target already has; -1 without any"""
+    """highest sequence number of the edits of other times that the target already has; -1 without any"""
 
 
 NONE = 1 << 62
@@ -41,11 +41,11 @@ class FileIndex:
 
     report: FileReport
     in_window: Mapping[tuple[str, str], InWindow] = field(default_factory=dict)
-    """by table and region, if the index is made for a window"""
+    """by table and region, if the index is for a window"""
     inside: tuple[MovedEdits, ...] = ()
     """the edits of a window"""
     settled: tuple[MovedEdits, ...] = ()
-    """those of other times that the target already has"""
+    """the edits of other times that the target already has"""
 
 
 class FileIndexer:
@@ -62,9 +62,9 @@ class FileIndexer:
         self.refusals: list[Refusal] = []
 
     def batches(self, accepted: int | None = None) -> Iterator[EntryBatch]:
-        """The batches of the file up to its end, or to damage, which is a refusal then. Keeps none of them.
+        """The file's batches up to its end, or up to damage, which becomes a refusal. Keeps no batch in memory.
 
-        Raises DamagedInputError for damage before `accepted`, the offset of damage that was accepted.
+        Raises DamagedInputError for damage before `accepted`, the offset of accepted damage.
         """
         name = self._file.name
         try:
@@ -85,7 +85,7 @@ class FileIndexer:
             self._complete = True
 
     def report(self) -> FileReport:
-        """What has been read."""
+        """The report on everything read so far."""
         length = self._wal.length if self._complete else self._file.length
         return FileReport(
             self._file.name, length, self._complete, self._tally.rows(), tuple(self.refusals), (), tuple(self._events),
@@ -94,7 +94,7 @@ class FileIndexer:
 
 
 def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select | None = None) -> FileIndex:
-    """What one sealed file holds for the wanted tables, and what of it is selected."""
+    """Index one sealed file for the wanted tables, with the entries that `select` picks."""
     in_window: dict[tuple[str, str], InWindow] = {}
     inside, settled = Moved(file.name), Moved(file.name)
     reading = FileIndexer(wal, file, tables)
@@ -108,7 +108,7 @@ def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select 
 
 
 def merge(one: InWindow | None, other: InWindow) -> InWindow:
-    """The edits of a region in several files."""
+    """Combine what two files hold of a region."""
     if one is None:
         return other
     return InWindow(one.cells + other.cells, min(one.lowest, other.lowest), max(one.settled, other.settled))

@@ -1,4 +1,4 @@
-"""Which log sequence numbers a WAL file has of each region: where they begin and where they end."""
+"""The first and the last log sequence number of each region in a WAL file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from walferry.formats.wal import EntryBatch
 
 @dataclass(frozen=True)
 class NumberSpan:
-    """The first and the last entry of one region in one file; they rise in between (FSHLog, AbstractFSWAL.append)."""
+    """The first and the last entry of a region in a file; numbers rise in between (FSHLog, AbstractFSWAL.append)."""
 
     table: str
     region: str
@@ -22,28 +22,28 @@ class NumberSpan:
     """log sequence number"""
     last: int
     begins_with_edit: bool
-    """otherwise with a marker"""
+    """whether the first entry is an edit; otherwise it is a marker"""
     ends_with_edit: bool
     begins_ms: int
     """write time of the first entry"""
 
 
 class NumberSpans:
-    """Collects the spans of one file, batch by batch; as many as the file has regions of the wanted tables."""
+    """Collects the spans of one file, batch by batch: one span for each region of the selected entries."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._spans: dict[tuple[bytes, bytes], tuple[int, int, bool, bool, int]] = {}
 
     def add(self, batch: EntryBatch, selected: np.ndarray) -> None:
-        """Take these entries of a batch into account."""
+        """Add the selected entries of a batch."""
         entries = np.flatnonzero(selected)
         if len(entries) == 0:
             return
         codes = batch.region[entries]
         firsts = np.full(len(batch.regions), -1, np.int64)
         lasts = firsts.copy()
-        lasts[codes] = entries  # of several, the last one stays
+        lasts[codes] = entries  # numpy keeps the last of several values
         firsts[codes[::-1]] = entries[::-1]
         for code in np.flatnonzero(lasts >= 0).tolist():
             begin, end = int(firsts[code]), int(lasts[code])
@@ -59,7 +59,7 @@ class NumberSpans:
             )  # fmt: skip
 
     def spans(self) -> tuple[NumberSpan, ...]:
-        """What was collected."""
+        """The spans collected so far."""
         return tuple(
             NumberSpan(table.decode(), region.decode(), self._file, *span)
             for (table, region), span in self._spans.items()
@@ -67,5 +67,5 @@ class NumberSpans:
 
 
 def in_order(spans: Iterable[NumberSpan]) -> list[NumberSpan]:
-    """Spans of one region after the other, each region's by number."""
+    """The spans grouped by region, and by number within a region."""
     return sorted(spans, key=lambda span: (span.table, span.region, span.first, span.last))

@@ -1,4 +1,4 @@
-"""What a log began with when it was still being written, and was sent from it then; see `replay.rounds.open_logs`."""
+"""What an open log began with, and what was sent of it before it was sealed; see `replay.rounds.open_logs`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from walferry.formats.wal import EntryBatch
 class Sent:
     """Entries of an open file that were sent: those of `regions` (encoded names) that end at or before `end`.
 
-    `shown` is how it began whenever it was read: length, and the CRC-32 of all entries up to there. `tables` are those
-    of which something was, or may have been, sent.
+    `shown`: how the file began each time it was read, as length and CRC-32 of all entries up to there. `tables`: tables
+    with entries that were, or may have been, sent.
     """
 
     end: int
@@ -27,7 +27,7 @@ class Sent:
 
 
 def taken_back(name: str, shown: Sequence[tuple[int, int]]) -> str:
-    """The reason of a mark: a file was sealed with other bytes than it had shown."""
+    """The reason for a mark: a file was sealed with other bytes than it had shown."""
     return (
         f"edits that the source has lost: {name} had shown {max(end for end, _ in shown)} bytes and was sealed with "
         "other ones: its server or its data nodes died before these were safe"
@@ -35,7 +35,7 @@ def taken_back(name: str, shown: Sequence[tuple[int, int]]) -> str:
 
 
 def not_known(name: str, shown: Sequence[tuple[int, int]], why: str) -> str:
-    """The reason of a mark: whether a file was sealed with the bytes that it had shown cannot be seen."""
+    """The reason for a mark: nobody can check whether a file was sealed with the bytes that it had shown."""
     return (
         f"edits that the source has lost: {max(end for end, _ in shown)} bytes of {name} were sent while it was open, "
         f"and whether it was sealed with them is not known, since {why}"
@@ -43,15 +43,15 @@ def not_known(name: str, shown: Sequence[tuple[int, int]], why: str) -> str:
 
 
 class Prefix:
-    """The length of a file's beginning and the CRC-32 of its entries, as plain ones, while they are read."""
+    """Measures a file's beginning as it is read: its length, and the CRC-32 of its entries in plain form."""
 
     def __init__(self) -> None:
         self.end = 0
-        """in the file, bytes"""
+        """end of the beginning, as an offset in the file in bytes"""
         self.crc = 0
 
     def add(self, batch: EntryBatch, most: int | None = None) -> None:
-        """The next entries of the file; of them those that end at or before `most`."""
+        """Add the file's next entries, up to those that end at or before `most`."""
         count = len(batch) if most is None else int(np.searchsorted(batch.offset_end, most, side="right"))
         if not count:
             return
@@ -65,19 +65,19 @@ class Prefix:
 
 
 class Beginning:
-    """Compares how a file begins, while it is read, with how it had shown when it was open."""
+    """Compares a file's beginning, as it is read, with the bytes that the file had shown while it was open."""
 
     def __init__(self, shown: Sequence[tuple[int, int]]) -> None:
         self._shown = shown
         self._prefixes = [Prefix() for _ in shown]
 
     def add(self, batch: EntryBatch) -> bool:
-        """The next entries of the file. Whether more of them count."""
+        """Add the file's next entries. Returns whether more entries are needed."""
         for prefix, (end, _) in zip(self._prefixes, self._shown, strict=True):
             prefix.add(batch, end)
         return not len(batch) or int(batch.offset_end[-1]) < max((end for end, _ in self._shown), default=0)
 
     @property
     def is_same(self) -> bool:
-        """Whether it has begun as it had shown, each time."""
+        """Whether the file begins as it had shown, each time."""
         return all((prefix.end, prefix.crc) == shown for prefix, shown in zip(self._prefixes, self._shown, strict=True))

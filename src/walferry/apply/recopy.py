@@ -16,7 +16,7 @@ from walferry.spark.fan_out import fan_out
 
 
 def recopy_rows(spark: SparkSession, route: Route, table: str, ranges: Sequence[tuple[bytes, bytes]]) -> int:
-    """Scan row ranges of the source raw (all versions, markers, tags) and send the cells. Returns their number."""
+    """Scan row ranges of the source raw (all versions, markers, tags) and send the cells. Returns the cells' number."""
     return sum(fan_out(spark, lambda rows: [_recopy(route, table, *rows)], ranges, what=f"read {table} again"))
 
 
@@ -29,8 +29,8 @@ def _recopy(route: Route, table: str, start: bytes, stop: bytes) -> int:
 
 
 def send_cells(writer: Writer, route: Route, table: str, cells: bytes) -> int:
-    """Send cells for the copy of a source table in requests of the usual size, one after the other. Returns their
-    number. Raises the writer's errors."""
+    """Send cells to the copy of a source table, one request of the usual size after the other. Returns the number of
+    cells. Raises the writer's errors."""
     buffer = np.frombuffer(cells, np.uint8)
     borders = np.append(index_cells(buffer).position, len(cells))
     for begin, end in route.limits.cut(buffer, borders, 0, len(borders) - 1):

@@ -28,7 +28,7 @@ class RegionEvent:
     sequence_number: int
     write_time: int
     files: frozenset[str] = frozenset()
-    """store files (`store_file`): for an opening all of the region's, otherwise those added"""
+    """store files (`store_file`): for an opening, all files of the region; otherwise the files that were added"""
     replaced: frozenset[str] = frozenset()
     """store files that a compaction removed"""
     row: bytes = b""
@@ -36,7 +36,7 @@ class RegionEvent:
 
 
 def store_file(family: bytes, name: str) -> str:
-    """What a store file is known by: "family/name". The family is quoted: it may have blanks."""
+    """The id of a store file: "family/name". The family is quoted, because its name may have blanks."""
     return f"{quote(family)}/{name}"
 
 
@@ -74,9 +74,9 @@ def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterato
 
 
 def _store_files(kind: Marker, value: bytes) -> tuple[frozenset[str], frozenset[str]]:
-    """The store files in a marker: those that the region has or gained, and those that it lost.
+    """The store files in a marker: files that the region has or gained, and files that it lost.
 
-    None for a closing: HBase has released the files when it writes that marker (HRegion.doClose).
+    A closing names no files: HBase has already released them when it writes the marker (HRegion.doClose).
     """
     added: Iterable[tuple[bytes, Iterable[str]]] = ()
     removed: Iterable[str] = ()

@@ -15,7 +15,7 @@ from walferry.wal.open import BATCH_BYTES, Wal, open_wal
 
 @dataclass(frozen=True)
 class Route:
-    """Where edits come from, where they go, and under which guard. Sent to the executors."""
+    """Where edits come from, where they go, and under which guard. Spark sends it to the executors."""
 
     source: ClusterAddress
     root: str
@@ -26,12 +26,12 @@ class Route:
     tables: dict[str, str]
     """source table to target table"""
     guard: Guard
-    """raises unless the leases of the target tables are still held; called before every part of a request"""
+    """raises unless the target tables' leases are still held; called before every part of a request"""
     limits: WriteLimits
     writer_kind: WriterKind = WriterKind.RPC
 
     def open(self, file: WalFile, batch_bytes: int = BATCH_BYTES) -> Wal:
-        """A file of the source, to be read to its true end."""
+        """Open a file of the source, to read it to its true end."""
         return open_wal(shared_files(self.source), self.root, file, batch_bytes=batch_bytes)
 
 

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 MAX_CELLS = 1_000
 _EXPRESSIBLE = (CellType.PUT, CellType.DELETE_COLUMN, CellType.DELETE_FAMILY)
 _FINAL = ("NoSuchColumnFamily", "TableNotFound", "DoNotRetry", "IllegalArgument", "FailedSanityCheck")
-"""in the text of a Thrift error, which carries no class: retrying will not help"""
+"""words in a Thrift error's text that make retrying pointless; the error carries no class"""
 _BUSY = ("RegionTooBusy", "CallQueueTooBig", "ServerTooBusy", "CallDropped", "RpcThrottling")
 
 
 @dataclass(frozen=True)
 class Call:
-    """Cells that one call can carry: one kind (put, or delete) and one timestamp, no column of a row twice."""
+    """Cells for one call: all puts or all deletes, all with one timestamp, and no column of a row twice."""
 
     is_put: bool
     timestamp: int
@@ -73,7 +73,7 @@ def calls(index: CellIndex) -> Iterator[Call]:
 
 @dataclass
 class ThriftWriter:
-    """Sends runs of cells one call after the other; `guard` is asked before each, as in `RpcWriter`."""
+    """Sends runs of cells one call after the other; asks `guard` before each call, as `RpcWriter` does."""
 
     target: ClusterAddress
     guard: Guard
@@ -83,8 +83,8 @@ class ThriftWriter:
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for each answer.
 
-        Raises RefusedError before anything is sent when a cell cannot be expressed, or later when the target will never
-        accept it; AccessDeniedError; TransientError when attempts run out.
+        Raises RefusedError before anything is sent if Thrift cannot express a cell, or later if the target will never
+        accept a cell; AccessDeniedError; TransientError when all attempts fail.
         """
         index = index_cells(np.frombuffer(cells, np.uint8))
         waiting = []
@@ -103,7 +103,7 @@ class ThriftWriter:
             try:
                 batch = self._batch(table, call)
                 permit = Permit(self.guard, {table}, self.limits.request_seconds)
-                permit.ask()  # what it raises is not caught below
+                permit.ask()  # its errors are not caught below
                 try:
                     batch.send()
                 finally:
@@ -162,5 +162,5 @@ def _bytes(data: memoryview, start: np.int64, length: np.int64) -> bytes:
 
 
 def _line(text: str) -> str:
-    """The first line of an answer: the rest is the server's stack trace."""
+    """The first line of an error's text: the rest is the server's stack trace."""
     return text.strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Which edits a window applies, by their write times, and which ones of other times the target already has."""
+"""Which edits a window applies, by write time, and which edits of other times the target already has."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class WriteTimes:
     end_ms: int
 
     def holds(self, write_times: np.ndarray) -> np.ndarray:
-        """Which of the times are in it."""
+        """Which of these times are in the span, as bool[n]."""
         inside: np.ndarray = (write_times >= self.start_ms) & (write_times < self.end_ms)
         return inside
 
     def has(self, write_time: int) -> bool:
-        """Whether a time is in it."""
+        """Whether a time is in the span."""
         return self.start_ms <= write_time < self.end_ms
 
 
@@ -32,7 +32,7 @@ ALL_TIMES = WriteTimes(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True)
 class SettledEdits:
-    """Edits that the target already has: those of a span, except in `held` regions."""
+    """Edits that the target already has: all edits of a span, except those of `held` regions."""
 
     span: WriteTimes
     held: frozenset[str] = frozenset()
@@ -40,23 +40,23 @@ class SettledEdits:
 
 @dataclass(frozen=True)
 class WindowRows:
-    """Which edits are applied by row: those of a window, or in a round all. And what the target has of other times."""
+    """Which edits are applied by row (a window's, or in a round all), and which other edits the target already has."""
 
     times: WriteTimes = ALL_TIMES
-    """only what was written in it is applied"""
+    """only edits written in this span are applied"""
     settled: Mapping[tuple[str, str], tuple[SettledEdits, ...]] = field(default_factory=dict)
     """by file and source table: the edits of other times that the target already has"""
     absent_at_target: frozenset[tuple[str, int]] = frozenset()
-    """(file, offset) of entries among those that the target does not have after all"""
+    """(file, offset) of entries in `settled` that the target does not have after all"""
     by_group: frozenset[str] = frozenset()
     """regions whose edits in the window are applied by group"""
 
     def applied(self, batch: EntryBatch) -> np.ndarray:
-        """Which entries are the window's."""
+        """Which entries belong to the window, as bool[n]."""
         return self.times.holds(batch.write_time)
 
     def chosen(self, file: str, batch: EntryBatch) -> np.ndarray:
-        """Which entries are read: to apply them by row, or because the target has them."""
+        """Which entries to read, to apply them by row or because the target has them, as bool[n]."""
         settled = np.zeros(len(batch), bool)
         for code, table in enumerate(batch.tables):
             for part in self.settled.get((file, table.decode()), ()):

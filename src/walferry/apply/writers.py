@@ -1,6 +1,6 @@
-"""The writers that there are: a new one gets its kind in `WriterKind` and a line in `WRITERS`.
+"""The available writers. To add one, add its kind to `WriterKind` and a line to `WRITERS`.
 
-What a kind needs of the target is checked in `run.spec` and `migration.plan`.
+`run.spec` and `migration.plan` check what a kind needs from the target.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def writer_to(route: Route) -> Writer:
-    """A writer to the route's target. A task that Spark repeats first waits for its predecessor to end."""
+    """A writer to the route's target. In a repeated Spark task, first waits for the previous attempt to end."""
     task = TaskContext.get()
     if task is not None:
         guard = route.guard.of_attempt(f"{task.stageId()}-{task.partitionId()}", task.attemptNumber())
@@ -44,7 +44,7 @@ def _thrift_writer(route: Route) -> Writer:
 
 
 def limits_of(kind: WriterKind, writing: Writing) -> WriteLimits:
-    """What a writer of this kind sends at a time, by the settings of the driver."""
+    """The limits for a writer of this kind, from the driver's settings."""
     return WriteLimits(
         mutations=writing.request_mutations,
         bytes=writing.request_bytes,
