@@ -1,8 +1,8 @@
 """Compare: whether source and target are equal, and why a row differs.
 
-Both sides of a row range are read raw in parallel, from snapshots (`stored_sides`) or by scans, and resolved by one
-function at one moment; the cells that are then visible are compared: row, family, qualifier, timestamp, type, value,
-tags (`digest`). Why rows differ, `reasons` finds out.
+Both sides of a row range are read raw in parallel, from snapshots (`stored_sides`) or by scans. One function resolves
+both at one moment, and the visible cells are compared: row, family, qualifier, timestamp, type, value, tags (`digest`).
+`reasons` finds out why rows differ.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from walferry.spark.session import session_for
 log = logging.getLogger(__name__)
 
 EXPLAINED_ROWS = 20_000
-"""of a table; if more differ, nobody can examine each, and only the first SHOWN_ROWS are explained"""
+"""if more rows of a table differ, nobody can examine each, and only the first SHOWN_ROWS are explained"""
 MANY_ROWS = 500
-"""that differ while the log is followed: of more, their whole ranges are read again before each row is"""
+"""if more rows differ while the log is followed, their whole ranges are read again before single rows are"""
 PASSES = 3
-"""over ranges in which many rows differ, at most"""
+"""the most readings of ranges in which many rows differ"""
 NAMED_AGAIN = 100_000
-"""rows of a range that are named then"""
+"""the most rows of a range that these readings name"""
 NAMED_TOGETHER = 1_000_000
-"""and of all ranges: this process holds them"""
+"""the most rows of all ranges that they name, since this process holds them"""
 _LOOK_SECONDS = 0.5
 
 
@@ -69,9 +69,9 @@ class TableComparison:
     ranges: list[RangeComparison]
     differences: list[Difference]
     decided: Collection[Decision]
-    """what a person has accepted"""
+    """the differences that a person has accepted"""
     sample: Sequence[bytes] = ()
-    """rows of each region, drawn by chance, for the second reader"""
+    """randomly drawn rows of each region, for the second reader"""
 
     @property
     def table(self) -> str:
@@ -85,7 +85,7 @@ class TableComparison:
 
     @property
     def unexplained(self) -> int:
-        """The number of rows that nothing explains and nobody has accepted, also of those that were not examined."""
+        """The number of rows that nothing explains and nobody has accepted, including rows that were not examined."""
         explained = sum(not lacks_explanation(difference, self.decided) for difference in self.differences)
         return self.differing_rows - explained
 
@@ -133,10 +133,10 @@ def compare(
 ) -> TableComparison:
     """Compare one table, by regions of the source, and record the result as the newest in the ledger.
 
-    Spark is asked for if the table is large, and, if rows differ, for a large log.
+    Calls `spark` if the table is large, or if rows differ and the log is large.
 
-    `purpose`: "phase" only for the run's own phase, which is running now: the last gate uses no other comparison.
-    `parts`: of a comparison to begin, or to go on with; raises the errors of `Parts.compared` then.
+    `purpose`: "phase" only for the run's own phase, which must be running: the last gate uses no other comparison.
+    `parts`: the parts of a comparison to start or continue; with them, this also raises the errors of `Parts.compared`.
     """
     start = parts.start if parts else Start.now(run, table, keeps_equality=_may_be_cut_over(run, purpose))
     if start.begun is not None:
@@ -156,7 +156,7 @@ def compare(
     count, rows = _differing(session, pairs, outcomes)
     differences = explain(run, spark, session, table, rows) if rows else []
     if count > len(rows):
-        # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
+        # The gate uses recorded rows: left-out rows must not pass along with the explained rows of their region.
         message = f"{count - len(rows)} more rows from here on differ, too many to examine each"
         differences.append(Difference(table, rows[-1], UNEXPLAINED, message))
     differences += [Difference(table, row, IN_FLIGHT, EQUAL_NOW) for row in settled]
@@ -167,8 +167,8 @@ def compare(
     result = TableComparison(compared, ranges, differences, run.ledger.comparisons.accepted().keys(), sample)
     marks = [rows for rows in dirty.marks(run.target.zk, run.pair(table).target) if rows.name in start.marks]
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
-    if start.begun is not None and result.names_all:  # those that differ are read again by the next look
-        fragile = sum((outcome.fragile for outcome in outcomes), start.fragile)  # of parts, the start has them
+    if start.begun is not None and result.names_all:  # the next look reads differing rows again
+        fragile = sum((outcome.fragile for outcome in outcomes), start.fragile)  # with parts, the start has them
         if equality.keep_whole(run, start.begun, compared, fragile):
             run.ledger.log.mark_verified(table, start.applied)
     elif not result.shuts_the_gate:
@@ -180,7 +180,7 @@ def compare(
 
 
 def _may_be_cut_over(run: Run, purpose: Purpose) -> bool:
-    """Whether a comparison may spare the write stop a whole one, so that what touches the table after it counts."""
+    """Whether this comparison may spare the write stop a whole one, so that rows touched after it must be recorded."""
     record = run.ledger.record
     unfinished = record.kind == "migration" and record.state == "running"
     return purpose == "verify" and unfinished and opened_ms(run.ledger) is None
@@ -198,12 +198,12 @@ def _began(run: Run, table: str, purpose: Purpose, began_ms: int) -> ComparedTab
 def _both_sides(
     run: Run, spark: SparkSession | None, table: str, purpose: Purpose, parts: Parts | None = None
 ) -> tuple[list[RangePair], list[Outcome]]:
-    """The rows of every source region, compared from snapshots or by scans."""
+    """Compare the rows of every source region, from snapshots or by scans."""
 
     def compared(pairs: Sequence[RangePair], read: Callable[[Sequence[RangePair]], list[Outcome]]) -> list[Outcome]:
         return parts.compared(pairs, read, workers(spark)) if parts else read(pairs)
 
-    second = purpose == "phase" or parts is None  # what compares ahead has no second reader
+    second = purpose == "phase" or parts is None  # the comparison ahead has no second reader
     asked = run.spec.compare
     because = "the spec says so" if asked == "scans" else why_scanned(run, table) if asked == "auto" else None
     if because is None:
@@ -228,14 +228,14 @@ def _both_sides(
 def _pairs(
     run: Run, spark: SparkSession | None, table: str, regions: Iterable[tuple[str, bytes, bytes]], second_reader: bool
 ) -> list[RangePair]:
-    """A range for every region of the source: its encoded name, first row, and the one after its last."""
+    """A range for each source region. `regions`: encoded name, first row, and the row after the last one."""
     pair = run.pair(table)
     rules = rules_of(run.source.describe(table))
     source, target = run.source_address(workers(spark)), run.target_address()
     borders = list(regions)
-    # So few ranges have to be read again for the names of the rows that differ.
+    # So that few ranges must be read again to name the rows that differ.
     named = max(SHOWN_ROWS, EXPLAINED_ROWS // max(1, len(borders)))
-    # Clients write to a target that is open. What they wrote is not to be compared.
+    # Clients write to an open target; their writes are not compared.
     first, followed = _clients_from(run, table), is_followed(run)
     cells = sampled(run, len(borders)) if second_reader else 0
     return [
@@ -254,7 +254,7 @@ def _differing(
     count = sum(outcome.differing for outcome in outcomes)
     rows = {row for outcome in outcomes for row in outcome.rows}
     if len(rows) < count <= EXPLAINED_ROWS:
-        # Ranges in which more rows differ than were named are read again. Rows that are then equal were in flight.
+        # Read ranges again in which more rows differ than were named. Rows that are then equal were in flight.
         again = [
             replace(pair, named=EXPLAINED_ROWS)
             for pair, outcome in zip(pairs, outcomes, strict=True)
@@ -267,13 +267,14 @@ def _differing(
 
 
 def _clients_from(run: Run, table: str) -> int | None:
-    """From which timestamp on cells at the target are its clients', as far as a comparison leaves those out: until the
-    run has ended."""
+    """The timestamp from which on cells at the target are its clients'. None once the run has ended: comparisons then
+    leave no cells out."""
     return clients_from(run.ledger, table) if run.ledger.record.state == "running" else None
 
 
 def is_followed(run: Run) -> bool:
-    """Whether edits are on their way from source to target: a process that was killed leaves its phase as running."""
+    """Whether edits may be on their way from source to target. The phase's record is not enough: a killed process
+    leaves its phase recorded as running."""
     replay = run.ledger.phases.find("replay")
     running = replay is not None and replay.state == "running" and "replay" in alive(run.ledger)
     return running and not run.ledger.record.paused
@@ -282,10 +283,10 @@ def is_followed(run: Run) -> bool:
 def _read_until_settled(
     run: Run, spark: SparkSession | None, pairs: Sequence[RangePair], outcomes: Sequence[Outcome]
 ) -> tuple[list[Outcome], list[bytes]]:
-    """Read ranges again, each time once what was written before is applied, while many rows differ.
+    """Read ranges again while many rows differ, each time after all earlier writes are applied.
 
-    Returns the newest outcomes, in which only those rows differ that differed each time, and some of the others: those
-    were under way, and equal when they were read again.
+    Returns the newest outcomes, in which only rows differ that differed each time. Also returns some of the other rows,
+    which were under way and equal when they were read again.
     """
     found, left = list(outcomes), [_named(outcome) for outcome in outcomes]
     others: set[bytes] = set()
@@ -311,12 +312,12 @@ def _read_until_settled(
 
 
 def _named(outcome: Outcome) -> set[bytes] | None:
-    """The rows that differ, if all of them are named."""
+    """The rows that differ; None unless all of them are named."""
     return set(outcome.rows) if len(outcome.rows) == outcome.differing else None
 
 
 def _await_applied(run: Run, moment_ms: int) -> bool:
-    """Wait until everything written before a moment is applied; False if that takes much longer than it may."""
+    """Wait until everything written before a moment is applied; False if that takes much longer than allowed."""
     deadline = steady_s() + 3 * run.spec.max_lag
     log.info("many rows differ while the log is followed: waiting until what is written by now is applied")
     while steady_s() < deadline and is_followed(run):

@@ -1,6 +1,6 @@
-"""Compare while the log is followed, so that the write stop need not: each table as a whole, and then, again and again,
-what was touched since. Rows that differ are repaired. If it is not known what was touched of a table, it is compared as
-a whole again."""
+"""Compare while the log is followed, to keep the write stop short: first each table as a whole, and then, repeatedly,
+the rows touched since. Rows that differ are repaired. If the touched rows of a table are unknown, the table is compared
+as a whole again."""
 
 from __future__ import annotations
 
@@ -37,28 +37,30 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 END_SECONDS = 0.2
-"""for a look that is under way when the write stop begins; what it finds then is not used"""
+"""how long a look may still take when the write stop starts; its findings are not used then"""
 BETWEEN_SECONDS = 10.0
 """from the end of one look at what was touched to the next, until the cutover is approved"""
 MOST_BETWEEN_SECONDS = 300.0
-"""between two looks at a table while others are still to be compared as a whole"""
+"""between two looks at a table while other tables still wait for their whole comparison"""
 ATTEMPTS = 3
-"""at the whole comparison of a table, at the first look at what was touched, and at rows that are under way"""
+"""at the whole comparison of a table, at the first look at touched rows, and at rows under way"""
 AGAIN_SECONDS = 60.0
-"""from whole comparisons none of which counts to the next one, at least"""
+"""the shortest time to the next whole comparison if none of the earlier ones counts"""
 WHOLE_SHARE = 0.5
-"""of the time, at most, in which tables are compared as a whole again"""
+"""the largest share of time to spend on repeated whole comparisons"""
 RETRY_SECONDS = 10.0
 MOST_RETRY_SECONDS = 300.0
-"""from an error that ends an attempt to the next one; doubled each time"""
+"""the longest time from an error that ends an attempt to the next attempt; the time doubles after each error"""
 RENEWED_AT = 0.5
-"""of the age that a comparison may have (`max_comparison_age`): then the table is compared again"""
+"""share of the allowed age of a comparison (`max_comparison_age`) after which the table is compared again"""
 LOOKING_SHARE = 0.1
-"""of the time, at most, in which the log is read for why rows differ that it wrote, and such rows are repaired"""
+"""the largest share of time to spend on reading the log for why rows that it wrote differ, and on repairing these
+rows"""
 HURRIED_SHARE = 0.5
-"""while rows may hold edits that the source has lost, and the gate is shut. Whole comparisons have no rest then"""
+"""the same share while rows may hold edits that the source has lost, which shuts the gate; whole comparisons then
+follow each other without a rest"""
 MOST_LOG_BYTES = 1 << 40
-"""that are read for it"""
+"""the most log that is read for this"""
 
 
 @contextmanager
@@ -66,15 +68,15 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession], standstill: Stan
     """Compare in another thread until the block ends; nothing depends on its success. Rows that differ are repaired
     while the replay stands still.
 
-    Until each table has been compared as a whole, and then what was touched meanwhile, the gate to the cutover is shut;
-    not again for a process that goes on with a run for which this was done.
+    The gate to the cutover is shut until each table has been compared as a whole, and then the rows touched meanwhile.
+    It is not shut again for a process that continues a run which has reached that point.
     """
     if run.ledger.phases.facts("write_stop") is not None:
-        end_comparing(run.ledger)  # a killed process may have left it
+        end_comparing(run.ledger)  # a killed process may have left this note
         yield
         return
     if run.spec.compare_ahead:
-        before = left_to_compare(run.ledger)  # to a process that was killed
+        before = left_to_compare(run.ledger)  # by a process that was killed
         tables = [pair.source for pair in run.tables]
         waits = [table for table in tables if table in before or standing_comparison(run.ledger, table) is None]
         note_comparing_ahead(run.ledger, waits)
@@ -93,7 +95,7 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession], standstill: Stan
 
 
 def _answer(run: Run, standstill: Standstill, over: threading.Event) -> None:
-    """The thread's work with `compare_ahead: false`: repair what somebody asks for."""
+    """The thread's work with `compare_ahead: false`: do the repairs that somebody asks for."""
     while not over.wait(LOOK_SECONDS):
         try:
             answer_asked(run, standstill, over.is_set)
@@ -118,22 +120,22 @@ class _CompareLoop:
         self._over = over
         self._tables = [pair.source for pair in run.tables]
         self._rests_until = -math.inf
-        """no log is read for why rows differ that it wrote until then"""
+        """until then, the log is not read for why rows that it wrote differ"""
         self._read_for: dict[str, float] = {}
-        """when it was read last for rows of a table (`_turns`)"""
+        """when the log was last read for rows of a table (`_turns`)"""
         self._marked = False
-        """whether rows may hold edits that the source has lost, when that was looked at last"""
+        """whether rows may hold edits that the source has lost, as of the last check"""
         self._pace = _Pace()
         self._waits = tuple(waits)
-        """the tables for which the gate is shut until they were looked at once"""
+        """the tables that keep the gate shut until the first look at them"""
         self._new = True
-        """nothing was looked at yet"""
+        """whether there was no look yet"""
         self._looked = steady_s()
-        """when all tables were, while another one was compared as a whole"""
+        """when all other tables had their last look during the whole comparison of a table"""
         self._told = ""
 
     def work(self) -> None:
-        """Compare until it is over. An error ends an attempt, and the next one begins after a while."""
+        """Compare until the end is signalled. An error ends an attempt, and the next attempt starts after a while."""
         seconds, failed = RETRY_SECONDS, 0
         while not self._over.is_set():
             began = steady_s()
@@ -143,25 +145,25 @@ class _CompareLoop:
                 break
             except RunEndedError:
                 break
-            except Exception as error:  # whatever it is, the comparisons after the drain will meet it
-                if steady_s() - began > MOST_RETRY_SECONDS:  # it went well for long
+            except Exception as error:  # whatever the error, the comparisons after the drain will meet it
+                if steady_s() - began > MOST_RETRY_SECONDS:  # the attempt went well for long
                     seconds, failed = RETRY_SECONDS, 0
                 failed += 1
                 log.warning("nothing is compared for %.0f s, and the write stop may take longer: %s", seconds, error)
-                with suppress(Exception):  # it may be the ledger that fails
+                with suppress(Exception):  # the ledger itself may fail
                     note_failing(self._run.ledger, str(error))
-                    if failed >= ATTEMPTS:  # nobody knows for how long: the cutover does not wait for it
+                    if failed >= ATTEMPTS:  # the errors may last: the cutover does not wait
                         end_comparing(self._run.ledger)
             self._over.wait(seconds)
             seconds = min(2 * seconds, MOST_RETRY_SECONDS)
         try:
             end_comparing(self._run.ledger)
             note_failing(self._run.ledger, "")
-        except WalferryError as error:  # the replay has ended, perhaps by the same one
+        except WalferryError as error:  # the replay has ended, perhaps with the same error
             log.warning("that nothing is compared ahead any more is not recorded: %s", error)
 
     def _collect(self) -> None:
-        """Have the rows collected of tables that were compared by a process before this one."""
+        """Have the written rows collected for tables that an earlier process compared."""
         for table in self._tables:
             if standing_comparison(self._run.ledger, table) is not None:
                 self._run.known_rows.collect(table)
@@ -176,8 +178,10 @@ class _CompareLoop:
                 self._compare_whole()
 
     def _rested(self) -> bool:
-        """Wait until it is time for the next look. Once the cutover is approved it is: what is compared now need not be
-        in the write stop. False if there is to be none."""
+        """Wait until the next look is due. Returns False if there is no next look.
+
+        After the approval of the cutover, the next look is due at once: it spares the write stop the same work.
+        """
         until = steady_s() + BETWEEN_SECONDS
         while not self._over.wait(LOOK_SECONDS):
             answer_asked(self._run, self._standstill, self._over.is_set)
@@ -186,8 +190,8 @@ class _CompareLoop:
         return False
 
     def _compare_whole(self) -> None:
-        """Compare each table as a whole that is due, and then what was touched meanwhile, until the last look at each
-        table began after the last whole comparison."""
+        """Compare each due table as a whole, and then the rows touched meanwhile, until the last look at each table
+        started after the last whole comparison."""
         run, began = self._run, steady_s()
         left, compared = [table for table in self._tables if self._pace.of(run, table)], list[str]()
         others = [table for table in self._tables if table not in left]
@@ -206,7 +210,7 @@ class _CompareLoop:
                 self._first([*others, *compared])
             else:
                 self._first([table])
-        if self._new and not compared:  # by a process before this one
+        if self._new and not compared:  # an earlier process compared them
             self._first(others)
         self._new, self._waits = False, ()
         end_comparing(run.ledger)
@@ -217,7 +221,7 @@ class _CompareLoop:
             note_comparing_ahead(self._run.ledger, left, [table for table in compared if table in left])
 
     def _compare_one(self, table: str) -> bool:
-        """Compare a table as a whole, some times if need be. False if it is over."""
+        """Compare a table as a whole, several times if needed. False if the comparison ahead is over."""
         for attempt in range(1, ATTEMPTS + 1):
             if not self._followed():
                 return False
@@ -226,7 +230,7 @@ class _CompareLoop:
             try:
                 oldest_ms = self._pace.oldest_ms(self._run)
                 parts = Parts(self._run, table, lambda: self._between(table), oldest_ms, keeps_equality=True)
-                compare(self._run, self._spark, table, parts=parts)  # the look that follows repairs what still differs
+                compare(self._run, self._spark, table, parts=parts)  # the next look repairs rows that still differ
             except ComparisonStoppedError:
                 return False
             except RunEndedError:
@@ -238,36 +242,36 @@ class _CompareLoop:
         return True
 
     def _between(self, table: str) -> bool:
-        """Between two parts of a table's whole comparison: wait until the log is followed, and look at what was touched
-        of other tables. False if it is over."""
+        """Between two parts of a table's whole comparison, wait until the log is followed, and look at touched rows of
+        the other tables. False if the comparison ahead is over."""
         if not self._followed():
             return False
         try:
             answer_asked(self._run, self._standstill, self._over.is_set)
         except RunEndedError:
             raise
-        except (WalferryError, OSError) as error:  # it is asked again after the comparison
+        except (WalferryError, OSError) as error:  # asked again after the comparison
             self._tell(f"whether somebody asks for a repair is not known now: {error}")
         if steady_s() - self._looked >= MOST_BETWEEN_SECONDS:
             for other in self._turns(self._tables) if self._see() else ():
-                if other != table:  # of this one, what was touched is read with its parts
+                if other != table:  # this table's touched rows are read between its parts
                     self.at(other)
             self._looked = steady_s()
         return not self._over.is_set()
 
     def _turns(self, tables: Sequence[str]) -> list[str]:
-        """Tables in the order of their turns at having the log read: the one for which it was read last is the last."""
+        """Tables in the order of their turns: the table for which the log was read most recently comes last."""
         return sorted(tables, key=lambda table: self._read_for.get(table, -math.inf))
 
     def _followed(self) -> bool:
-        """Wait until the log is followed closely. False if nothing is to be compared ahead any more."""
+        """Wait until the log is followed closely. False if the comparison ahead is over."""
         while not (caught_up(self._run.ledger) and not self._run.ledger.record.paused):
             if self._over.wait(LOOK_SECONDS):
                 return False
         return not self._over.is_set()
 
     def _first(self, tables: Sequence[str]) -> None:
-        """Look at tables at once, some times if need be."""
+        """Look at tables now, several times if needed."""
         left = self._turns(tables)
         for _ in range(ATTEMPTS):
             if not left or not self._followed():
@@ -277,7 +281,7 @@ class _CompareLoop:
                 return
 
     def _see(self) -> bool:
-        """See what others than the log touched, of all tables. False if that failed."""
+        """Find rows of all tables that something other than the log touched. False if that failed."""
         try:
             touched.look(self._run)
             self._void_marked()
@@ -287,8 +291,8 @@ class _CompareLoop:
         return True
 
     def _void_marked(self) -> None:
-        """Have a table of dirty rows compared as a whole: at first, and once what differed was repaired. The comparison
-        that finds it equal removes the marks."""
+        """Have a table with dirty rows compared as a whole: once at first, and again after differing rows were
+        repaired. The comparison that finds the table equal removes the marks."""
         run, found = self._run, dirty.marks_of(self._run)
         if found and not self._marked:
             self._rests_until = -math.inf
@@ -307,7 +311,7 @@ class _CompareLoop:
             log.warning("%s", text)
 
     def at(self, table: str) -> bool:
-        """Look at what was touched of a table. False if that failed: the next look reads the same."""
+        """Look at the touched rows of a table. False if that failed: the next look reads the same rows."""
         try:
             took = look(
                 self._run, self._spark, table, self._standstill, self._over, looks=steady_s() >= self._rests_until
@@ -323,14 +327,14 @@ class _CompareLoop:
 
 
 class _Pace:
-    """When tables are compared as a whole. In between, the clusters have a rest from it."""
+    """When tables are compared as a whole. In between, the clusters have a rest."""
 
     def __init__(self) -> None:
         self._rests_until = -math.inf
         self._failed: dict[str, float] = {}
 
     def is_due(self, run: Run, tables: list[str], *, rests: bool = True) -> bool:
-        """Whether a table is due now. The clusters have no rest without `rests`."""
+        """Whether any of the tables is due now. Without `rests`, the clusters get no rest."""
         return (not rests or steady_s() >= self._rests_until) and any(self.of(run, table) for table in tables)
 
     def of(self, run: Run, table: str) -> bool:
@@ -343,16 +347,17 @@ class _Pace:
         return made.began_ms < self.oldest_ms(run)
 
     def oldest_ms(self, run: Run) -> float:
-        """A comparison that began before this moment is made again."""
+        """The moment; a comparison that started earlier is due again."""
         age = run.spec.max_comparison_age
         return -math.inf if age is None else now_ms() - age * 1000 * RENEWED_AT
 
     def failed(self, table: str) -> None:
-        """None of a table's comparisons counts: too many rows differ, say. The next one comes later."""
+        """Note that none of a table's comparisons counts, for example because too many rows differ: delay the next
+        one."""
         self._failed[table] = steady_s() + AGAIN_SECONDS
 
     def took(self, seconds: float) -> None:
-        """So long were tables compared just now."""
+        """Note how long the last round of whole comparisons took."""
         self._rests_until = steady_s() + seconds * (1 / WHOLE_SHARE - 1)
 
 
@@ -365,9 +370,9 @@ def look(
     *,
     looks: bool,
 ) -> float:
-    """Compare what was touched since; what was under way is read again, and what then differs is repaired if `looks`
-    finds out why. The next one begins there. Returns how many seconds it took to find out and to repair; 0 if the log
-    was not read for any row."""
+    """Compare the rows touched since the last look. Rows under way are read again, and with `looks` the log is read for
+    why rows differ, so that they can be repaired. The next look starts where this one ended. Returns the seconds that
+    reading the log and repairing took; 0 if the log was not read for any row."""
     since, at_ms = standing_comparison(run.ledger, table), now_ms()
     if since is None or run.ledger.record.paused or table in copying(run.ledger):
         return 0.0
@@ -385,7 +390,7 @@ def look(
         return 0.0
     began, waited = steady_s(), standstill.waited_s
     before = last_look(run.ledger, table)
-    looks = looks or before is None or before.at_ms < since.ended_ms  # the comparison's own rows are looked at
+    looks = looks or before is None or before.at_ms < since.ended_ms  # examine the comparison's own rows
     looks = looks or (found.also is not None and any(map(found.also.has, rows)))  # those are not under way
     means = RepairMeans(
         spark, standstill, lambda some: differing(run, table, some), MOST_LOG_BYTES if looks else 0, ANY_REGION_BYTES,
@@ -394,10 +399,10 @@ def look(
     )  # fmt: skip
     try:
         settled = repair_differing(run, table, rows, means)
-    except NoStandstillError:  # the next look begins where this one did
+    except NoStandstillError:  # the next look starts where this one did
         return 0.0
     left = settled.left
-    found.keep(run, table, left if len(left) > MOST_ROWS else ())  # a few are read again in any case
+    found.keep(run, table, left if len(left) > MOST_ROWS else ())  # a few rows are read again in any case
     note_look(
         run.ledger, table, at_ms, found.rows, found.read_bytes, left,
         suspected=settled.suspected, unexamined=settled.unexamined,

@@ -1,5 +1,5 @@
-"""The comparison after the drain: the phase `compare`. What it finds is repaired, and what it finds equal is read once
-more by a second reader."""
+"""The comparison after the drain: the phase `compare`. Rows that differ are repaired, and a second reader reads some of
+the equal rows once more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from walferry.run.run import Run
 log = logging.getLogger(__name__)
 
 REPAIRS = 3
-"""of a table, each followed by a comparison"""
+"""the most repairs of a table, each followed by a comparison"""
 
 
 def compare_last(run: Run, spark: Callable[[], SparkSession], table: str, standstill: Standstill | None = None) -> None:
@@ -44,13 +44,13 @@ def compare_last(run: Run, spark: Callable[[], SparkSession], table: str, stands
 
 
 def _compare(run: Run, spark: Callable[[], SparkSession], table: str) -> TableComparison:
-    """A process that was killed may have compared some of the regions."""
+    """Compare a table, continuing from regions that a killed process may have compared."""
     return compare(run, spark, table, "phase", Parts(run, table, keeps_equality=False))
 
 
 def _repair_found(run: Run, standstill: Standstill, result: TableComparison) -> int:
-    """Repair the rows that a comparison found to differ, if that is done unasked. Returns how
-    many were, or are equal by now."""
+    """Repair the differing rows of a comparison if rows are repaired unasked. Returns how many were repaired or are
+    equal by now."""
     kinds = {item.row: item.kind for item in result.differences if repairable(item, result.decided)}
     if not kinds or result.differing_rows > EXPLAINED_ROWS:
         return 0

@@ -1,4 +1,4 @@
-"""The comparison that a person asks for, `walferry verify`: of a run at any moment, also of one that has ended."""
+"""The comparison that a person asks for with `walferry verify`: at any moment of a run, and also after its end."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from walferry.run.run import Run
 
 @dataclass(frozen=True)
 class Verified:
-    """A comparison of a table, with the rows that only the second reader found, and what that one found."""
+    """A comparison of a table, including rows that only the second reader found, and the second reader's result."""
 
     result: TableComparison
     second: SpotCheck
 
     def facts(self) -> dict[str, Any]:
-        """Both as plain values."""
+        """Both results as plain values."""
         return self.result.facts() | {"second_reader": self.second.facts()}
 
 
 def compare_now(run: Run, spark: Callable[[], SparkSession], table: str) -> Verified:
-    """Compare a table as a whole; what is equal then is read once more by the second reader. Both are recorded."""
+    """Compare a table as a whole, then have the second reader read some of the equal rows once more. Both results are
+    recorded."""
     result = compare(run, spark, table)
     second = spot_check(run, spark, result)
     if not second.differing:

@@ -1,10 +1,10 @@
-"""A whole comparison in parts: each region is recorded as soon as it is compared, so that another process goes on with
-the regions that are left.
+"""A whole comparison in parts: each region is recorded as soon as it is compared, so that another process can continue
+with the remaining regions.
 
-While the log is followed, their equality counts from where the first process began to read, so it does not
-matter that they are read at different times. Between two parts, what was written since is read again: little of it is
-left at the end, however long the whole takes. After the drain the source stands still: whatever was read since then of
-a table counts.
+While the log is followed, the regions' equality counts from the moment at which the first process started to read, so
+the regions may be read at different times. Between two parts, rows written since are read again, so that few are left
+at the end, however long the whole comparison takes. After the drain the source stands still, so every part read since
+then counts.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from walferry.run.run import Run
 log = logging.getLogger(__name__)
 
 AT_ONCE = 32
-"""regions that are compared, and then recorded, together; more with more workers"""
+"""how many regions are compared and then recorded together; more with more workers"""
 BETWEEN_SECONDS = 300.0
-"""from one reading of what was written meanwhile to the next"""
+"""from one reading of rows written meanwhile to the next"""
 UNDER_WAY_SECONDS = 1.5
 """from one reading of rows that differ to the next: they may be under way"""
 REST_SECONDS = 3600.0
-"""without a part, after which the last comparison of a table starts over: nobody watches what others write there"""
+"""after this time without a new part, the last comparison of a table starts over: nothing notices when others write to
+it"""
 _BEGUN, _PART = "begun comparison", "compared part of "
 
 
 class ComparisonStoppedError(TransientError):
-    """Nothing more is to be compared now; what was compared is kept for whoever goes on."""
+    """The comparison was stopped; the parts compared so far are kept for the process that continues."""
 
 
 # ------------------------------------------------------------------ where a comparison begins
@@ -54,22 +55,22 @@ class ComparisonStoppedError(TransientError):
 
 @dataclass(frozen=True)
 class Start:
-    """What is known before a table is read."""
+    """The facts recorded before a table is read."""
 
     key: str
-    """tells its parts from those of another comparison"""
+    """distinguishes its parts from those of another comparison"""
     stage: str
-    """of the run: what was compared at another one does not count"""
+    """stage of the run: parts compared at another stage do not count"""
     at_ms: int
     marks: frozenset[str]
     """names of the marks of dirty rows"""
     applied: frozenset[str]
-    """the logs whose edits of the table the target had by then, and that no comparison covers yet; and those whose rows
+    """logs whose edits of the table were at the target by then and that no comparison covers yet, and logs whose rows
     were read between two parts"""
     begun: Begun | None
-    """what their equality is based on; None: none is recorded"""
+    """the base of the equality to record; None if none is recorded"""
     fragile: RowSpans = NONE
-    """of the parts, and of the rows that were read between two of them"""
+    """fragile rows of the parts, and of the rows read between two parts"""
 
     @classmethod
     def now(cls, run: Run, table: str, *, keeps_equality: bool, stage: str = "") -> Start:
@@ -106,7 +107,7 @@ def _mark_names(run: Run, table: str) -> frozenset[str]:
 
 
 class Parts:
-    """The parts of a whole comparison of one table, some of them perhaps compared by a process before this one."""
+    """The parts of a whole comparison of one table, some of which an earlier process may have compared."""
 
     def __init__(
         self,
@@ -117,23 +118,23 @@ class Parts:
         *,
         keeps_equality: bool,
     ) -> None:
-        """`between` is called between two parts, and may take its time; if it returns False, the comparison is stopped.
-        One that was begun before `oldest_ms` is not gone on with. `keeps_equality`: the log is followed; otherwise it
-        is applied to its end."""
+        """`between` is called between two parts and may take long; if it returns False, the comparison stops. A
+        comparison that started before `oldest_ms` is not continued. `keeps_equality`: the log is followed; if False,
+        the log is applied to its end."""
         self._run = run
         self._table = table
         self._between = between
         self._keeps_equality = keeps_equality
         self._read_s = steady_s()
         self.seconds = 0.0
-        """that it took to read the parts"""
+        """how long the reading of the parts took"""
         kept = run.ledger.notes.get(_BEGUN, table)
         if kept is None or not self._goes_on(Start.from_json(kept), oldest_ms):
             drop_parts(run.ledger, table)
             self._keep(Start.now(run, table, keeps_equality=keeps_equality, stage=self._stage()))
 
     def _stage(self) -> str:
-        """Which drain was the last one, up to which end fence; "" while the log is followed."""
+        """The last drain and its end fence; "" while the log is followed."""
         if self._keeps_equality:
             return ""
         attempt, fence = last_drain(self._run.ledger)
@@ -159,15 +160,15 @@ class Parts:
 
     @property
     def start(self) -> Start:
-        """Where the comparison began."""
+        """The start of the comparison."""
         return self._start
 
     def compared(
         self, pairs: Sequence[RangePair], read: Callable[[Sequence[RangePair]], list[Outcome]], workers: int = 0
     ) -> list[Outcome]:
-        """The outcome of each range, of a region each; `read` compares the ones that are left.
+        """The outcome of each range, one for each region; `read` compares the remaining ones.
 
-        Raises ComparisonStoppedError, and a TransientError when parts that were compared no longer count.
+        Raises ComparisonStoppedError, and TransientError if the compared parts no longer count.
         """
         self.seconds = 0.0
         found = self._known(pairs)
@@ -189,19 +190,19 @@ class Parts:
         return [found[pair.region] for pair in pairs]
 
     def _known(self, pairs: Sequence[RangePair]) -> dict[str, Outcome]:
-        """What was recorded of ranges that are still those of a region."""
+        """The recorded outcomes of ranges that still match a region."""
         kept = self._run.ledger.notes.named(_PART + self._table)
         found: dict[str, Outcome] = {}
         for pair in pairs:
             facts, _ = kept.get(pair.region, ({}, 0))
             same = facts.get("of") == self._start.key and facts["range"] == [pair.start.hex(), pair.stop.hex()]
-            if same and not facts["uncompared"]:  # such cells have expired by now on both sides
+            if same and not facts["uncompared"]:  # uncompared cells have expired on both sides by now
                 found[pair.region] = _outcome(facts)
                 self.seconds += facts["seconds"]
         return found
 
     def _recorded(self, pairs: Sequence[RangePair], outcomes: Sequence[Outcome], began: float) -> dict[str, Outcome]:
-        """The outcomes by region, once they are recorded; their fragile rows are kept together with those before."""
+        """Record the outcomes and return them by region; their fragile rows are added to the earlier ones."""
         seconds = steady_s() - began
         self.seconds += seconds
         if self._start.begun is not None:
@@ -237,17 +238,18 @@ class Parts:
             log.warning("%s, and it is still being compared: %s", self._table, why)
 
     def _outdated(self) -> str:
-        """Why regions that were compared would have to be read again."""
+        """Why compared regions would have to be read again; "" if they need not be."""
         start = self._start
         if start.stage != self._stage():
             return "the run is at another stage"
         return why_outdated(self._run, self._table, start.begun) if start.begun is not None else ""
 
     def _read_meanwhile(self) -> str:
-        """Read again what was written until now; or return why not: then it waits for the end of the comparison."""
+        """Read again the rows written until now. If that is not possible, return why: these rows wait for the end of
+        the comparison."""
         start = self._start
         self._read_s = steady_s()
-        if start.begun is None:  # nothing is written
+        if start.begun is None:  # nobody writes
             return ""
         names = uncovered(self._run, self._table) - start.applied
         if not names:
@@ -258,10 +260,10 @@ class Parts:
                 return read
             shown, by_file = read
             rows: Collection[bytes] = shown.differing
-            if rows:  # some are under way
+            if rows:  # some rows are under way
                 time.sleep(UNDER_WAY_SECONDS)
                 rows = differing(self._run, self._table, sorted(rows))
-        except (WalferryError, OSError) as error:  # a log is gone, say
+        except (WalferryError, OSError) as error:  # for example, a log is gone
             if is_transient(error):
                 raise
             return str(error)
@@ -271,14 +273,14 @@ class Parts:
 
 
 def drop_parts(ledger: RunLedger, table: str) -> None:
-    """Forget what was compared of a table: the comparison has ended, or begins again."""
+    """Forget the compared parts of a table: the comparison has ended, or starts again."""
     end_so_far(ledger, table)
     ledger.notes.drop(_BEGUN, table)
     ledger.notes.drop_named(_PART + table)
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as plain values, but for its fragile rows."""
+    """An outcome as plain values, without its fragile rows."""
     facts = {
         name: getattr(outcome, name)
         for name in ("expiring", "uncompared", "first_ms", "last_ms", "differing", "newest")

@@ -1,7 +1,7 @@
-"""Rows of both sides as HBase's own Java client shows them, behind Thrift: a reader that shares no code with ours.
+"""Read rows of both sides through Thrift, with HBase's own Java client: a reader that shares no code with walferry's.
 
-Thrift shows the newest version of each column. What differs is read again: a cell may have expired in between, or an
-edit may have been under way.
+Thrift shows the newest version of each column. Rows that differ are read again: a cell may have expired in between, or
+an edit may have been under way.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from walferry.migration.sides.stored_sides import rules_of
 from walferry.run.run import Run
 
 EXPIRED_MS = CLOCKS_APART_MS + 60_000
-"""so long ago, at most, a cell may have expired that a cluster whose clock is late showed when rows were read"""
+"""a cluster whose clock is late may show a cell that expired at most this long before the reading"""
 READS = 3
-"""of rows that differ, at least"""
+"""the fewest readings of rows that differ"""
 PAUSE_SECONDS = 1.0
 _PAUSES = 4
-"""after those, in the time that an edit may take"""
+"""pauses after these readings, spread over the time that an edit may take"""
 CONNECTIONS = 4
-"""to each Thrift server"""
+"""connections to each Thrift server"""
 ROWS_AT_ONCE = 10
-"""in one answer: a row may be large"""
+"""rows in one answer: a row may be large"""
 
 _Question = TypeVar("_Question")
 Shown = Mapping[bytes, tuple[bytes, int]]
-"""a row as a client sees it: by column its value and timestamp"""
+"""a row as a client sees it: value and timestamp by column"""
 Rows = dict[bytes, Shown]
 Sides = tuple[Shown, Shown]
-"""a row of the source and of the target; {} where there is none"""
+"""a row at the source and at the target; {} if a side has no such row"""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class RowsToRead:
     """Rows of a table to be read from both sides."""
 
     around: Sequence[bytes] = ()
-    """keys: of each the row, and the one after it in Thrift's own scan"""
+    """keys: for each, the row and the next one in Thrift's own scan"""
     exactly: Sequence[bytes] = ()
-    """rows"""
+    """only these rows"""
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,22 @@ class SecondReading:
     """What both sides of a table show."""
 
     rows: frozenset[bytes] = frozenset()
-    """that either side has"""
+    """rows that either side has"""
     differing: Mapping[bytes, Sides] = field(default_factory=dict)
-    """those that differed each time that they were read, as they were at last"""
+    """rows that differed at every reading, as last read"""
     under_way: frozenset[bytes] = frozenset()
-    """those of which other cells differed at first than at last, while both sides were written to"""
+    """rows with other differing cells at the last reading than at the first, while both sides were written to"""
     why: str = ""
-    """why nothing of this is known: a Thrift server failed"""
+    """why all of this is unknown: a Thrift server failed"""
 
 
 def read_both(
     run: Run, asked: Mapping[str, RowsToRead], seconds: float = 0.0, pause: Callable[[float], None] = time.sleep
 ) -> dict[str, SecondReading]:
-    """Read rows of tables; those that differ again, READS times in all.
+    """Read rows of tables; read rows that differ again, READS times in all.
 
-    `seconds`: how long an edit may take from one side to the other. With it, what differs is read again until then, and
-    a row counts only if the same cell differed at first and at last.
+    `seconds`: how long an edit may take from one side to the other. If given, rows that differ are read again until
+    then, and a row counts only if the same cell differed at the first and at the last reading.
     """
     readers = {table: _ThriftReader(run, table) for table in asked}
     found = {table: _tried(_first, readers[table], one) for table, one in asked.items()}
@@ -90,7 +90,8 @@ def read_both(
 
 
 def still_differ(run: Run, table: str, before: Mapping[bytes, Sides]) -> set[bytes]:
-    """The rows in which a cell that differed before differs now. Nothing has changed that if Thrift fails."""
+    """The rows in which a cell that differed before still differs. If Thrift fails, all of them count as still
+    differing."""
     if not before:
         return set()
     one = _tried(_again, _ThriftReader(run, table), SecondReading(differing=before))
@@ -98,9 +99,9 @@ def still_differ(run: Run, table: str, before: Mapping[bytes, Sides]) -> set[byt
 
 
 def depends_on_the_moment(run: Run, table: str, row: bytes) -> bool:
-    """Whether correct copies of a row may be shown differently: a cell expires about now, by the clock of one cluster;
-    or HBase goes by what is flushed, as for cells with an empty qualifier and a delete of their family
-    (docs/fine-print.md)."""
+    """Whether the two sides may show correct copies of a row differently: a cell expires about now by the clock of one
+    cluster, or HBase's answer depends on what is flushed, as for cells with an empty qualifier and a delete of their
+    family (docs/fine-print.md)."""
     pair, rules, at_ms = run.pair(table), rules_of(run.source.describe(table)), now_ms()
     for client, name in ((run.source, pair.source), (run.target, pair.target)):
         try:
@@ -122,7 +123,8 @@ def depends_on_the_moment(run: Run, table: str, row: bytes) -> bool:
 def _tried(
     read: Callable[[_ThriftReader, _Question], SecondReading], reader: _ThriftReader, question: _Question
 ) -> SecondReading:
-    """A Thrift server is no part of a comparison, so it fails none."""
+    """Read, and return the error of a Thrift server in `why`: Thrift is no part of a comparison, so its errors fail
+    none."""
     try:
         return read(reader, question)
     except (TException, OSError, WalferryError) as error:
@@ -141,13 +143,13 @@ def _again(reader: _ThriftReader, one: SecondReading) -> SecondReading:
 
 
 def _lasting(one: SecondReading, first: Mapping[bytes, Sides]) -> SecondReading:
-    """The same without rows that only show what is under way."""
+    """The reading without rows that only differ because edits are under way."""
     lasting = {row: sides for row, sides in one.differing.items() if _cells(first[row]) & _cells(sides)}
     return SecondReading(one.rows, lasting, frozenset(one.differing.keys() - lasting.keys()), one.why)
 
 
 def _cells(sides: Sides) -> set[tuple[int, bytes, tuple[bytes, int]]]:
-    """What only one side shows, with the side."""
+    """The cells that only one side shows, with the side."""
     return {
         (number, column, cell)
         for number, (mine, other) in enumerate((sides, sides[::-1]))
@@ -167,12 +169,12 @@ class _ThriftReader:
         self._sides = ((run.source_address(), pair.source), (run.target_address(), pair.target))
 
     def around(self, keys: Sequence[bytes]) -> tuple[set[bytes], dict[bytes, Sides]]:
-        """The rows at each key and after it, and those of them that differ."""
+        """The rows at each key and after it, and which of them differ."""
         rows, differing = self._both(keys, _from_each)
         return rows, self.exactly(sorted(differing))[1]  # the other side's answer may have ended before such a row
 
     def exactly(self, rows: Sequence[bytes]) -> tuple[set[bytes], dict[bytes, Sides]]:
-        """The rows that either side shows, and those of them that differ."""
+        """The rows that either side shows, and which of them differ."""
         return self._both(rows, _each)
 
     def _both(

@@ -1,9 +1,9 @@
 """The second reader after a comparison of a run: HBase's own Java client reads rows that the comparison found equal.
 
 A comparison reads raw cells and resolves them itself. If it read or resolved wrongly, both sides would look alike. So
-some rows are read once more as a client sees them (`second_reader`): of each region a fair sample of its cells, each
-row with the one that follows it in Thrift's own scan, which the comparison may have missed; and some of the rows that
-were written last.
+some rows are read once more as a client sees them (`second_reader`). They are the rows of a fair sample of each
+region's cells, each with the row that follows in Thrift's own scan, which the comparison may have missed; and some of
+the rows written last.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from walferry.wal.files import WalFile
 log = logging.getLogger(__name__)
 
 MOST_LOG_BYTES = 64 << 20
-"""that are read for the rows that were written last, but for the newest log"""
+"""the most log that is read for the rows written last; the newest log is read in any case"""
 UNREAD = "HBase's own Java client showed different cells on both sides last time, and cannot be asked now"
 ONLY_SECOND = "HBase's own Java client shows different cells on both sides, although raw scans show the same"
 
 
 def spot_check(run: Run, spark: Callable[[], SparkSession], result: TableComparison) -> SpotCheck:
-    """Read rows of a comparison's sample, those written last, and those that differed last time, by the second reader,
-    and record what it found. Rows that differ for it alone are added to the comparison, without an explanation;
-    so are those that differed last time if they cannot be read now.
+    """Have the second reader read rows of a comparison's sample, rows written last and rows that differed last time,
+    and record the result. Rows that differ only for the second reader are added to the comparison as unexplained, and
+    so are rows that differed last time if they cannot be read now.
 
-    Raises the errors of finding out why rows differ.
+    Raises the errors of `explain`.
     """
     began, table, known = steady_s(), result.table, {item.row for item in result.differences}
     before = last_spot_check(run.ledger, table)
     again = [row for row in map(bytes.fromhex, before.differing) if row not in known] if before else []
     reading = SecondReading(why=why_none(run))
-    live = result.compared.purpose == "verify" and is_followed(run)  # edits are on their way
+    live = result.compared.purpose == "verify" and is_followed(run)  # then edits may be on their way
     if not reading.why:
         rows = [*last_written(run, table, run.spec.spot_check // 3), *again]
         asked = {table: RowsToRead(result.sample, rows)}
@@ -76,7 +76,7 @@ def spot_check(run: Run, spark: Callable[[], SparkSession], result: TableCompari
 
 
 def last_written(run: Run, table: str, most: int) -> list[bytes]:
-    """Some of the rows that the newest logs with cells of the table hold; [] if they cannot be read."""
+    """Some rows from the newest logs with cells of the table; [] if these logs cannot be read."""
     names = run.ledger.log.applied_for(table) - run.ledger.log.without_cells(table)
     files = sorted(run.ledger.log.known(names).values(), key=lambda file: file.number, reverse=True)
     some, size = list[WalFile](), 0
@@ -97,10 +97,10 @@ def last_written(run: Run, table: str, most: int) -> list[bytes]:
 def _faults(
     run: Run, spark: Callable[[], SparkSession], table: str, differing: Mapping[bytes, Sides], live: bool
 ) -> list[Difference]:
-    """Those of the rows that the comparison's reader cannot explain either.
+    """The differences among these rows that the comparison's own reader cannot explain either.
 
-    `live`: both sides are written to, so that an edit may be on its way, or may have come while the reason was looked
-    for.
+    `live`: both sides are written to, so an edit may be on its way, or may have arrived during the search for the
+    reason.
     """
     if not differing:
         return []

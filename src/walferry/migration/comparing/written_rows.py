@@ -1,8 +1,8 @@
-"""Compare what was touched since the last whole comparison: what that costs does not depend on the size of the tables.
+"""Compare the rows touched since the last whole comparison, at a cost that does not depend on the size of the tables.
 
-A table's rows are equal on both sides where a whole comparison found them so, and neither a log that was applied since
-nor anything else (`touched`) has touched them. Those that were touched are read from both sides, by scans that go from
-one to the next or, where a region has little else, over all that lies between them.
+A row is equal on both sides if a whole comparison found it equal and it was not touched since, by an applied log or by
+anything else (`touched`). Touched rows are read from both sides, by scans that skip from one row to the next or, in a
+region with little other data, read everything between them.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ from walferry.wal.open import open_wal
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 1 << 30
-"""of log to be read for the rows; of more, a whole comparison takes less time"""
+"""the most log to read for the rows; beyond that, a whole comparison is faster"""
 MOST_ROWS = 300_000
 ROWS_AT_ONCE = 2_000
-"""in one scan"""
+"""rows in one scan"""
 SCANNED_BYTES = 8 << 10
-"""of a region for each of its rows that are read: of one with less a scan takes less time than going from row to row"""
+"""bytes of a region per row to read; if a region has fewer, scanning everything is faster than skipping from row to
+row"""
 FEW_ROWS = 500
-"""of a region: they are read so in any case"""
+"""so few rows of a region are read row by row in any case"""
 READERS = 8
 LOOKED_AT_AGAIN = 1_000
-"""rows that differ, one by one; if more do, something is wrong, or much is under way"""
+"""the most differing rows that are examined one by one; if more differ, something is wrong, or much is under way"""
 
 
 @dataclass(frozen=True)
@@ -60,39 +61,39 @@ class TouchedRows:
     """The rows of a table that were written, or otherwise touched, since its last clean comparison."""
 
     files: frozenset[str]
-    """the logs that hold what was written"""
+    """the logs that hold the written rows"""
     rows: int = 0
     read_bytes: int = 0
-    """of both sides"""
+    """bytes read on both sides"""
     differing: Mapping[bytes, str] = field(default_factory=dict)
-    """with the digest of the cells that differ, as from `differing`"""
+    """rows that differ, each with the digest of its differing cells, as from the function `differing`"""
     why: str = ""
-    """why they could not be compared; the others say nothing then"""
+    """why the rows could not be compared; the other fields mean nothing then"""
     also: ToRead | None = None
-    """what else was touched"""
+    """rows touched by something else"""
     equal: Equality | None = None
-    """what is known to be equal of the table if none of them differs for an unknown reason"""
+    """the table's equality if none of the rows differs for an unknown reason"""
     by_file: Mapping[str, pa.Array] = field(default_factory=dict)
     """the rows that each log holds"""
     log_bytes: int = 0
-    """of log that was read for them"""
+    """bytes of log read for the rows"""
     before: Sequence[Files] = ()
-    """the store files, at moments before the rows were read, of the regions that may hold delete markers in those or
-    other rows"""
+    """the store files, at moments before the rows were read, of regions that may hold delete markers in these or other
+    rows"""
 
     def keep(self, run: Run, table: str, but: Collection[bytes] = ()) -> None:
-        """Record that none does, but for some: the next comparison begins here, and reads again the logs that hold one
-        of those."""
+        """Record that all rows are equal except `but`: the next comparison starts here, and reads again the logs that
+        hold edits of those rows."""
         if not but and self.also is not None and self.equal is not None:
             equality.keep_read(run, self.also, self.equal)
         run.ledger.log.mark_verified(table, self.files - files_with(self.by_file, but))
 
 
 def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool = False) -> TouchedRows:
-    """Compare those rows of a table, and the ones that differed in the comparison `since` or for a known reason.
+    """Compare the touched rows of a table, and the rows that differed in the comparison `since` or for a known reason.
 
-    What others than the source's log touched is known up to the last `touched.look`. With `watched`, it also takes the
-    store files `before` it reads.
+    Rows touched by something other than the source's log are known up to the last `touched.look`. With `watched`, this
+    also records the store files in `before` ahead of reading.
 
     Raises the errors of reading the log and both sides.
     """
@@ -117,11 +118,11 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
         return TouchedRows(frozenset(names), why=rows)
     began, began_ms = steady_s(), now_ms()
     before: Sequence[Files] = ()
-    if watched:  # what may hold markers afterwards is read now, or held some before
+    if watched:  # regions that may hold markers afterwards: they are read now, or held markers before
         spans = RowSpans.of(
             [*RowSpans.of_rows(rows), *(RowSpan(*one) for one in also.ranges), *also.equal.fragile.marked]
         )
-        before = (also.files, store_files(run, table, spans))  # what is due was judged by the first ones
+        before = (also.files, store_files(run, table, spans))  # the first ones decided which rows are due
     found = _read(run, table, rows, also.ranges)
     note_newest(run.ledger, table, found.newest, began_ms, whole=False)
     if rows or also.ranges:
@@ -144,8 +145,8 @@ def files_with(by_file: Mapping[str, pa.Array], rows: Collection[bytes]) -> set[
 
 
 def read_written(run: Run, table: str, names: Collection[str]) -> tuple[Shown, Mapping[str, pa.Array]] | str:
-    """Compare the rows of which some logs hold edits, and tell them by log; or return why that would take too long, or
-    is not possible."""
+    """Compare the rows whose edits some logs hold, and return the result with the rows by log; or return why that would
+    take too long or is not possible."""
     files = _files(run, set(names) - run.ledger.log.without_cells(table))
     if why := _too_much_log(table, _unread_bytes(run, table, files)):
         return why
@@ -162,7 +163,7 @@ def read_written(run: Run, table: str, names: Collection[str]) -> tuple[Shown, M
 
 
 def uncovered(run: Run, table: str) -> set[str]:
-    """Names of the logs whose edits of a table the target has, and that no comparison covers."""
+    """Names of the logs whose edits of a table are at the target and that no comparison covers."""
     return run.ledger.log.applied_for(table) - run.ledger.log.applied_for(table, verified=True)
 
 
@@ -176,12 +177,12 @@ def _too_much_log(table: str, size: int) -> str:
 
 
 def _unread_bytes(run: Run, table: str, files: Sequence[WalFile]) -> int:
-    """Of the files whose rows were not collected as they were applied."""
+    """The bytes of the files whose rows were not collected when the files were applied."""
     return sum(file.length for file in files if run.known_rows.of(file.name, table) is None)
 
 
 def _too_large(run: Run, table: str, ranges: Sequence[Range]) -> str:
-    """Why ranges are not read by this process; "" if they are."""
+    """Why this process does not read the ranges; "" if it does."""
     if not ranges:
         return ""
     spans = RowSpans.of(RowSpan(*one) for one in ranges)
@@ -191,25 +192,25 @@ def _too_large(run: Run, table: str, ranges: Sequence[Range]) -> str:
 
 
 def differing(run: Run, table: str, rows: Sequence[bytes]) -> dict[bytes, str]:
-    """Those of the rows, which are in order, that differ, each with a digest of exactly the cells that differ.
+    """The rows, out of `rows` in order, that differ, each with a digest of exactly its differing cells.
 
-    What expires now counts as expired. Of more than LOOKED_AT_AGAIN rows there is no digest: "".
+    Cells that expire now count as expired. If more than LOOKED_AT_AGAIN rows differ, the digests are "".
     """
     return _read(run, table, rows, ()).differing
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What both sides show of rows and ranges."""
+    """The result of reading rows and ranges on both sides."""
 
     differing: dict[bytes, str]
-    """as from `differing`"""
+    """as from the function `differing`"""
     fragile: RowSpans
     rows: int
     size: int
-    """bytes"""
+    """bytes read"""
     newest: int
-    """timestamp"""
+    """the newest timestamp"""
 
 
 def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) -> Shown:
@@ -254,7 +255,7 @@ def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) 
 
 
 def _counted(scan: Scan, sizes: list[int]) -> Scan:
-    """The same scan, which adds the size of each block to a list."""
+    """The same scan, which also adds the size of each block to a list."""
 
     def blocks(start: bytes, stop: bytes) -> Iterator[bytes | CellIndex]:
         for block in scan(start, stop):
@@ -265,8 +266,8 @@ def _counted(scan: Scan, sizes: list[int]) -> Scan:
 
 
 def rows_by_file(run: Run, table: str, files: Sequence[WalFile]) -> dict[str, pa.Array] | str:
-    """The rows of which each file holds edits; or why they are not known. Only those files are read whose rows were not
-    collected as they were applied."""
+    """The rows whose edits each file holds; or why they are unknown. Reads only files whose rows were not collected
+    when the files were applied."""
 
     def of_file(file: WalFile) -> pa.Array | str:
         if (packed := run.known_rows.of(file.name, table)) is not None:
@@ -290,7 +291,7 @@ def rows_by_file(run: Run, table: str, files: Sequence[WalFile]) -> dict[str, pa
 
 
 def _rows(table: str, by_file: Mapping[str, pa.Array], more: Sequence[bytes]) -> list[bytes] | str:
-    """All of those rows and some more, in order; or why they are not read one by one."""
+    """The rows of all files and `more`, in order; or why they are not read one by one."""
     every = pc.unique(pa.concat_arrays([pa.array(more, pa.binary()), *by_file.values()]))
     if len(every) > MOST_ROWS:
         return f"{amount(len(every), f'row of {table} was', f'rows of {table} were')} written since it was compared"
@@ -298,7 +299,7 @@ def _rows(table: str, by_file: Mapping[str, pa.Array], more: Sequence[bytes]) ->
 
 
 def _in_parts(run: Run, rows: Sequence[bytes], regions: Sequence[Region]) -> Iterator[tuple[tuple[bytes, ...], bool]]:
-    """The rows in parts of one region each, and whether all that lies between those of a part is to be scanned."""
+    """The rows in parts, each of one region, with whether to scan everything between the rows of the part."""
     ordered = sorted(regions, key=lambda region: region.start)
     borders = [0, *(bisect_left(rows, region.start) for region in ordered[1:]), len(rows)]
     mine = [(region, first, end) for region, (first, end) in zip(ordered, pairwise(borders), strict=True)]

@@ -1,4 +1,4 @@
-"""What the passes over a pair found, for people; and of which rows that differ nobody has been told."""
+"""The findings of the passes over a pair, for people; and which differing rows nobody has been notified of."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pass_facts(made: PassRecord) -> dict[str, Any]:
 
 
 def pass_line(facts: Mapping[str, Any]) -> str:
-    """A pass that has ended as a line."""
+    """A finished pass as a line."""
     late = f", {facts['under_way_rows']} more under way" if facts["under_way_rows"] else ""
     result = differing_rows(facts["differing_rows"]) or "equal"
     second = f"; second reader: {facts['second_reader']['text']}" if facts["second_reader"] else ""
@@ -39,9 +39,9 @@ def differing_rows(count: int) -> str:
 
 
 def findings(ledger: RunLedger, most: int) -> dict[str, Any]:
-    """What is known of each table since the last pass: rows that differ, regions read whole, the oldest knowledge.
+    """What is known about each table since the last pass: differing rows, regions read whole, the oldest knowledge.
 
-    `most`: rows and regions that are named.
+    `most`: how many rows and regions are named.
     """
     regions = ledger.passes.regions()
     differences = ledger.passes.differences()
@@ -77,14 +77,15 @@ def findings(ledger: RunLedger, most: int) -> dict[str, Any]:
 
 
 def new_differences(ledger: RunLedger) -> bool:
-    """Whether rows differ that did not when somebody was last told, or more than then that have no name."""
+    """Whether rows differ that did not at the last notification, or whether more unnamed rows differ than then."""
     before = ledger.notes.get(_NOTE) or {"rows": [], "unnamed": 0}
     now = _differing(ledger)
     return bool(set(now["rows"]) - set(before["rows"])) or now["unnamed"] > before["unnamed"]
 
 
 def told(ledger: RunLedger) -> None:
-    """Record that somebody knows which rows differ now; a row that is equal again is news when it differs once more."""
+    """Record that somebody was notified of the rows that differ now; a row that becomes equal and then differs again is
+    new."""
     now = _differing(ledger)
     if now != ledger.notes.get(_NOTE):
         ledger.notes.keep(_NOTE, now)

@@ -1,7 +1,7 @@
-"""What was written to a cluster since a place in its log: rows, and what happened to regions.
+"""Find what was written to a cluster since a place in its log: rows, and events of regions.
 
-No peer keeps the log for a pair. So what may be missing since a place is told by server: a region that stayed on
-another one has nothing in that server's files. Nothing is changed on the cluster.
+No peer keeps the log for a pair, so parts of it may be missing since a place. They are reported by server: a region
+that stayed on another server has nothing in that server's files. Nothing is changed on the cluster.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from walferry.wal.offsets import CertainListing
 from walferry.wal.open import Until, open_wal
 
 ROWS_PER_REGION = 50_000
-"""written in one region and named; of more, the whole region is read"""
+"""the most written rows of a region that are named; if there are more, the whole region is read"""
 MARGIN_MS = 60_000
-"""how far the clocks of NameNode, master and this process may be apart"""
+"""the most by which the clocks of NameNode, master and this process may differ"""
 COMPACTED = "compacted since it was last read, with markers of single versions or cells with tags"
 LOADED = "a bulk load, or a marker of an unknown kind, whose rows the log does not name"
 MANY = f"more than {ROWS_PER_REGION} of its rows were written since it was last read"
@@ -38,19 +38,19 @@ MANY = f"more than {ROWS_PER_REGION} of its rows were written since it was last 
 
 @dataclass(frozen=True)
 class ReadGroup:
-    """How far one WAL group was read: files up to the newest but the open ones to their ends."""
+    """How far one WAL group was read: all files up to `newest` to their ends, except the open ones."""
 
     newest: int
     open: Mapping[int, int]
-    """number of each file that was not sealed, and the offset up to which it was read"""
+    """for each file that was not sealed: its number, and the offset up to which it was read"""
 
 
 @dataclass(frozen=True)
 class PlaceInLog:
-    """A moment in the log of a cluster: everything before it is in what was read."""
+    """A moment in the log of a cluster: all earlier edits are in what was read."""
 
     at_ms: int
-    """before the files were listed"""
+    """a moment before the files were listed"""
     groups: Mapping[str, ReadGroup] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class PlaceInLog:
 
 @dataclass(frozen=True)
 class UnreadFile:
-    """A file to be read from an offset on, for its rows or only to find its end."""
+    """A file to read from an offset on, for its rows or only to find its end."""
 
     file: WalFile
     start: int
@@ -80,22 +80,23 @@ class UnreadFile:
 
     @property
     def bytes(self) -> int:
-        """What there is to read at least: the NameNode lists an open file with length 0."""
+        """The least number of bytes to read: the NameNode lists an open file with length 0."""
         return max(0, self.file.length - self.start) if self.for_rows else 0
 
 
 def gaps_since(place: PlaceInLog, listing: CertainListing, now_ms: int, ttl_ms: float) -> dict[str, str]:
-    """Servers of whose log a part since `place` is missing, or may be: why. `ttl_ms`: of the cleaner's.
+    """Servers whose log since `place` is or may be incomplete, each with the reason. `ttl_ms`: the log cleaner's time
+    to live.
 
-    A file that was begun later was closed after the one that was open then. So unless that one could be deleted by
-    now, no other could.
+    Any file started later was closed after the file that was open at `place`. So if that file cannot have been deleted
+    yet, no later one can.
     """
     found: dict[str, str] = {}
     for name, group in place.groups.items():
         parsed = parse_wal_name(f"{name}.{group.newest}")
         files = {file.number: file for file in listing.groups.get(name, ())}
         if parsed is None or (name not in listing.groups and not group.open):
-            continue  # it had ended, and all of it was read
+            continue  # the group had ended, and all of it was read
         for number, end in group.open.items():
             if number not in files:
                 found[parsed.server] = f"WAL file {name}.{number} no longer exists, and was read up to byte {end} only"
@@ -116,7 +117,8 @@ def spans_since(
     without: Iterable[str],
     is_sealed: Callable[[WalFile], bool],
 ) -> list[UnreadFile]:
-    """What to read of each file since the earliest of the places; of servers `without` rows, only where it ends now."""
+    """The part of each file to read since the earliest of the places; for servers `without` rows, only to find the
+    file's end."""
     left_out, spans = set(without), []
     for name, files in listing.groups.items():
         newest = files[-1].number
@@ -131,14 +133,14 @@ def spans_since(
 
 
 def _start(group: ReadGroup | None, file: WalFile) -> int | None:
-    """From where a file is to be read; None if all of it was."""
+    """The offset from which to read a file; None if all of it was read."""
     if group is None or file.number > group.newest:
         return 0
     return group.open.get(file.number)
 
 
 def listing_since(files: FileSystem, root: str, places: Sequence[PlaceInLog]) -> CertainListing:
-    """The log's files as they are now."""
+    """List the log's files as they are now."""
     known: dict[str, int] = {}
     for place in places:
         for name, group in place.groups.items():
@@ -147,7 +149,7 @@ def listing_since(files: FileSystem, root: str, places: Sequence[PlaceInLog]) ->
 
 
 def sealed_by(files: FileSystem, root: str) -> Callable[[WalFile], bool]:
-    """Whether nobody writes to a file any more, by its own trailer."""
+    """A function that returns whether a file is sealed, according to its own trailer."""
     return lambda file: if_sealed(files, root, file) is not None
 
 
@@ -156,7 +158,7 @@ def sealed_by(files: FileSystem, root: str) -> Callable[[WalFile], bool]:
 
 @dataclass(frozen=True)
 class LogTask:
-    """A span of a cluster's log, and the tables whose rows are wanted."""
+    """A span of a cluster's log to read, and the tables whose rows to collect."""
 
     address: ClusterAddress
     span: UnreadFile
@@ -165,7 +167,7 @@ class LogTask:
 
 @dataclass(frozen=True)
 class FileNews:
-    """What a span holds."""
+    """The content of a span."""
 
     file: WalFile
     end: int
@@ -173,21 +175,21 @@ class FileNews:
     size: int
     """bytes that were read"""
     rows: Mapping[str, list[bytes]]
-    """of each table"""
+    """rows of each table"""
     marks: Mapping[tuple[str, str], str]
-    """table and region: why its rows are not all that may have changed"""
+    """by table and region: why rows other than those in `rows` may have changed"""
     compacted: frozenset[tuple[str, str]]
     fragile: frozenset[tuple[str, str]]
-    """regions in which cells were written that make them so (`is_fragile`)"""
+    """regions that written cells make fragile (`is_fragile`)"""
     error: str = ""
-    """why it could not be read"""
+    """why the span could not be read"""
 
 
 def is_fragile(cells: CellIndex) -> bool:
-    """Whether what a compaction drops of their rows may be missed later.
+    """Whether a compaction may drop cells of these cells' rows that would have become visible later.
 
-    It drops versions beyond VERSIONS. If a marker in another file deletes exactly a newer one, or a newer one has a TTL
-    of its own (a tag), the older one would have come to light.
+    A compaction drops versions beyond VERSIONS. An older version would have become visible if a marker in another file
+    deletes exactly a newer one, or if a newer one has its own TTL (a tag).
     """
     exact = np.isin(cells.type, (CellType.DELETE, CellType.DELETE_FAMILY_VERSION))
     return bool(exact.any() or (cells.tags_length > 0).any())
@@ -195,7 +197,7 @@ def is_fragile(cells: CellIndex) -> bool:
 
 @dataclass
 class _Found:
-    """What was read of a span so far, by table and region."""
+    """The content of a span as read so far, by table and region."""
 
     rows: dict[tuple[str, str], pa.Array] = field(default_factory=dict)
     marks: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -204,7 +206,7 @@ class _Found:
 
 
 def read_span(task: LogTask) -> Iterator[FileNews]:
-    """In an executor: the rows of a span, and what its markers say. Raises TransientError."""
+    """Read the rows of a span and its markers, in an executor. Raises TransientError."""
     span, found = task.span, _Found()
     end, error = span.start, ""
     wal = open_wal(shared_files(task.address), task.address.wal_path, span.file, Until.NOW, start=span.start)
@@ -226,7 +228,7 @@ def read_span(task: LogTask) -> Iterator[FileNews]:
 
 
 def _take(batch: EntryBatch, tables: Sequence[bytes], found: _Found) -> None:
-    """Add what a batch holds."""
+    """Add the content of a batch."""
     mine = np.array([name in tables for name in batch.tables] or [False])[batch.table]
     for entry in np.flatnonzero(mine & (batch.marker == Marker.COMPACTION)).tolist():
         found.compacted.add(_name(batch, entry))
@@ -253,13 +255,13 @@ def _name(batch: EntryBatch, entry: int) -> tuple[str, str]:
 
 
 def _leave_to_whole(found: _Found, name: tuple[str, str], why: str) -> None:
-    """A region must be read whole: its rows need no name."""
+    """Mark a region to be read whole; its rows need no names then."""
     found.marks.setdefault(name, why)
     found.rows.pop(name, None)
 
 
 def place_after(at_ms: int, listing: CertainListing, read: Iterable[FileNews]) -> PlaceInLog:
-    """The place in the log after what was read of it."""
+    """The place in the log after the parts that were read."""
     open_files: dict[str, dict[int, int]] = {}
     for news in read:
         if not news.sealed:

@@ -1,10 +1,10 @@
 """A pass over a pair: tables that something else keeps equal, verified without a migration.
 
-A pass looks up who serves the regions, then reads both logs from the last pass's place to their ends, then the rows:
-all of a region, or those that the logs name and those that differed before (`pair_regions`). So whatever came before
-the new place was there when the rows were read. Each region is recorded as soon as it is read; an interrupted pass goes
-on with the others, from a place of its own. Some of the rows are then read by a second reader (`pair_spot_check`).
-Nothing is changed on either cluster.
+A pass first looks up which servers have the regions. Then it reads both logs from the last pass's place to their ends,
+and then the rows: all rows of a region, or those that the logs name and those that differed before (`pair_regions`). So
+every edit before the new place was there when the rows were read. Each region is recorded as soon as it is read; an
+interrupted pass continues with the other regions, from its own place. A second reader then reads some of the rows
+(`pair_spot_check`). Nothing is changed on either cluster.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ from walferry.wal.offsets import CertainListing
 log = logging.getLogger(__name__)
 
 OWNER = "pair"
-"""owner of all pairs' runs: whoever verifies a pair goes on from its last pass"""
+"""owner of all pairs' runs, so that anybody who verifies a pair continues from its last pass"""
 PHASE = "pass"
 WHOLE_EVERY_DAYS = 7.0
 AT_ONCE = 32
-"""regions that are read, and then recorded, together; more with more workers"""
+"""how many regions are read and then recorded together; more with more workers"""
 FILES_AT_ONCE = 8
-"""of a log"""
+"""how many files of a log are read at a time"""
 LEAST_LOG_BYTES = 1 << 30
-"""that are always read"""
+"""so much log is always read"""
 MUCH_LOG = "more log was written since it was last read than the tables of the pair hold"
 SETTLE_SECONDS = 2.0
 """between the end of the logs and the rows: an edit is logged a moment before readers see it"""
@@ -80,7 +80,7 @@ _OPTIONS = "options of the pair"
 
 
 def open_pair(ledger: Ledger, spec: ResolvedSpec, actor: str, whole_every_days: float) -> RunRecord:
-    """The run of a pair, which has no end; its tables may change from pass to pass."""
+    """Open the run of a pair. The run has no end, and its tables may change from pass to pass."""
     if whole_every_days <= 0:
         raise UsageError("each region must be read whole at times: give more than 0 days")
     run = ledger.open_run(spec.name, OWNER, spec.as_recorded(), actor, "pair")
@@ -89,7 +89,7 @@ def open_pair(ledger: Ledger, spec: ResolvedSpec, actor: str, whole_every_days: 
 
 
 def pair_in_memory(ledger: Ledger, spec: ResolvedSpec) -> RunRecord:
-    """The same for a dry run: the run if there is one, otherwise a record that is not in the ledger."""
+    """The run of a pair for a dry run: the existing one, or a record that is not in the ledger."""
     for run in ledger.runs()[::-1]:
         if (run.name, run.kind, run.state) == (spec.name, "pair", "running"):
             return replace(run, spec=spec.as_recorded())
@@ -100,13 +100,13 @@ def pair_in_memory(ledger: Ledger, spec: ResolvedSpec) -> RunRecord:
 
 
 _News = tuple[SideNews, SideNews]
-"""of source and target"""
+"""news of source and target"""
 _NOTHING_READ: _News = (SideNews(), SideNews())
 
 
 @dataclass(frozen=True)
 class _SideLog:
-    """What there is to read of one side's log, for each position that regions refer to."""
+    """The part of one side's log to read, and the gaps since each position that regions refer to."""
 
     listing: CertainListing
     at_ms: int
@@ -120,7 +120,7 @@ class _SideLog:
 
 @dataclass(frozen=True)
 class PassPlan:
-    """A pass before anything is read: regions, what is known of them, and both logs."""
+    """A pass before anything is read: the regions, what is known about them, and both logs."""
 
     sights: Sequence[Sight]
     known_regions: Mapping[tuple[str, str], PassRegion]
@@ -129,7 +129,7 @@ class PassPlan:
     whole_every_ms: float
 
     def news(self, sight: Sight, read: _News) -> _News:
-        """What the logs say of a region since it was last read: what was `read` of them, and what is missing."""
+        """The logs' news about a region since it was last read: the news `read` from them, and the gaps."""
         known = self.known_regions.get(sight.name)
         position = known.position if known else 0
         source, target = (
@@ -139,16 +139,16 @@ class PassPlan:
         return source, target
 
     def why(self, sight: Sight, read: _News = _NOTHING_READ) -> str:
-        """Why a region must be read whole."""
+        """Why a region must be read whole; "" if it need not be."""
         return why_whole(
             sight, self.known_regions.get(sight.name), *self.news(sight, read), now_ms(), self.whole_every_ms
         )
 
 
 def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
-    """Look up what a pass of the pair has to read; changes nothing, and reads no log.
+    """Look up what a pass over the pair must read. Changes nothing and reads no log.
 
-    Raises UsageError with the reasons why the pair cannot be compared.
+    Raises UsageError with the reasons if the pair cannot be compared.
     """
     _require_comparable(run)
     seen = [
@@ -170,7 +170,8 @@ def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
 
 
 def look_into_log(run: Run, side: str, positions: Sequence[PassPosition], held: int) -> _SideLog:
-    """`held`: bytes of the tables; reading more log than that takes longer than reading them."""
+    """Find the part of one side's log to read. `held`: bytes of the tables; to read more log than that takes longer
+    than to read the tables."""
     client, files, root = _side(run, side)
     at_ms = now_ms()
     places = {one.position: PlaceInLog.from_json(one.at_ms, getattr(one, side)) for one in positions}
@@ -238,9 +239,9 @@ def describe_plan(run: Run, plan: PassPlan) -> dict[str, Any]:
 
 
 def verify_pair(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
-    """Do one pass, or go on with the unfinished one, as the phase `pass`. Returns its numbers.
+    """Do one pass, or continue the unfinished one, as the phase `pass`. Returns the numbers of the pass.
 
-    Raises UsageError while another process works on it.
+    Raises UsageError while another process works on the pair.
     """
     if PHASE in alive(run.ledger):
         raise UsageError(
@@ -265,7 +266,7 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
         "%s: pass %d reads %d of %s whole, and %s of the others", run.run_id, current.number,
         whole.total(), amount(len(todo), "region"), amount(sum(len(item.rows) for item in todo), "row"),
     )  # fmt: skip
-    todo.sort(key=lambda item: bool(item.why))  # what takes least is recorded first
+    todo.sort(key=lambda item: bool(item.why))  # the shortest work is recorded first
     at_once = max(AT_ONCE, 2 * workers(session))
     for first in range(0, len(todo), at_once):
         read_regions(run, session, current, position, todo[first : first + at_once], drawn)
@@ -287,7 +288,7 @@ def _size(run: Run, plan: PassPlan) -> int:
 def read_logs(
     run: Run, session: SparkSession | None, current: PassRecord, plan: PassPlan
 ) -> tuple[_News, NamedRows, int]:
-    """What the logs of both sides say of regions, the rows that they name, and the number of the new place."""
+    """Read both logs: their news about regions, the rows that they name, and the number of the new place."""
     written = NamedRows(plan.sights)
     said, places, size = [], [], 0
     addresses = (run.source_address(workers(session)), run.target_address())
@@ -329,7 +330,7 @@ def _work(
     written: NamedRows,
     differed: Sequence[PassDifference],
 ) -> Iterator[Todo]:
-    """Every region that this pass has not read yet."""
+    """The work for every region that this pass has not read yet."""
     before: dict[tuple[str, str], set[bytes]] = {}
     for row in differed:
         before.setdefault((row.table, row.region), set()).add(row.row)

@@ -1,7 +1,8 @@
-"""Which regions of a pair are read whole in a pass and why, and which rows of the others. Pure.
+"""Decide which regions of a pair a pass reads whole and why, and which rows of the others. Pure functions.
 
-What a region held was equal when it was last read. Since then it changed only where the log says so, if the log is
-whole, the same servers have its rows, and nothing happened to its files that may change what is visible.
+A region was equal when it was last read. Since then only rows named by the log have changed, provided that the log is
+complete, the same servers have the region's rows, and nothing happened to the region's files that may change what is
+visible.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from walferry.migration.pairs.pair_log import COMPACTED
 
 DAY_MS = 86_400_000
 MOST_ROWS = 1_000_000
-"""named by the logs of one pass: its process holds them; regions with the most are read whole instead"""
+"""the most rows that the logs of one pass name, since its process holds them; the fullest regions are read whole
+instead"""
 NEW = "never read before"
 MOVED = "opened, moved, split or merged since it was last read"
 OVERFLOWN = "more of its rows differed than are kept"
@@ -26,7 +28,7 @@ CROWDED = f"more than {MOST_ROWS} rows of the pair were written"
 
 @dataclass(frozen=True)
 class Sight:
-    """A region of the source as it is now, with the target's regions that have its rows."""
+    """A source region as it is now, with the target's regions that have its rows."""
 
     table: str
     target_table: str
@@ -40,7 +42,7 @@ class Sight:
 
     @property
     def lines(self) -> str:
-        """A digest of who serves it on both sides since when; "" while that is not certain."""
+        """A digest of the servers that have the region on both sides, and since when; "" while that is not certain."""
         lines = [_line(region) for region in (self.region, *self.target)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest() if all(lines) else ""
 
@@ -68,21 +70,21 @@ def sights(table: str, target_table: str, source: Iterable[Region], target: Iter
 
 @dataclass(frozen=True)
 class SideNews:
-    """What one side's log says since a region was last read."""
+    """News from one side's log since a region was last read."""
 
     gaps: Mapping[str, str] = field(default_factory=dict)
-    """server: why part of its log is missing"""
+    """by server: why part of its log is missing"""
     marks: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """table and region: why the rows of the log are not all that may have changed"""
+    """by table and region: why rows other than those in the log may have changed"""
     compacted: Collection[tuple[str, str]] = ()
     fragile: Collection[tuple[str, str]] = ()
-    """regions that became so (`pair_log.is_fragile`)"""
+    """regions that became fragile (`pair_log.is_fragile`)"""
 
 
 def why_whole(
     sight: Sight, known: PassRegion | None, source: SideNews, target: SideNews, now_ms: int, whole_every_ms: float
 ) -> str:
-    """Why a region must be read whole; "" if what was written since is enough."""
+    """Why a region must be read whole; "" if the rows written since are enough."""
     if known is None or known.target_table != sight.target_table:
         return NEW
     if known.lines == "" or known.lines != sight.lines:
@@ -103,21 +105,22 @@ def why_whole(
 
 
 def became_fragile(sight: Sight, source: SideNews, target: SideNews) -> bool:
-    """Whether something was written of a region, on either side, of which a compaction may drop too much."""
+    """Whether cells were written to a region, on either side, that make the region fragile."""
     return any(name in news.fragile for _, news, _, name in _of_both(sight, source, target))
 
 
 def _of_both(
     sight: Sight, source: SideNews, target: SideNews
 ) -> Iterator[tuple[str, SideNews, Region, tuple[str, str]]]:
-    """Each region of either side that has rows of a region, with its side's news and its name there."""
+    """Each region of either side that has rows of the sight's region, with that side's news and the region's name
+    there."""
     yield "source", source, sight.region, sight.name
     for region in sight.target:
         yield "target", target, region, (sight.target_table, region.encoded)
 
 
 class Borders:
-    """Which region of the source has a row."""
+    """The borders of the source regions, to find the region of a row."""
 
     def __init__(self, regions: Sequence[Sight]) -> None:
         self._tables: dict[str, list[Sight]] = {}
@@ -126,14 +129,14 @@ class Borders:
         self._starts = {table: [sight.region.start for sight in of] for table, of in self._tables.items()}
 
     def sight(self, table: str, row: bytes) -> Sight:
-        """The region of a table, by the source's name, that has a row."""
+        """The region that has a row of a table; `table`: the source's name."""
         return self._tables[table][bisect_right(self._starts[table], row) - 1]
 
 
 class NamedRows:
     """The rows that both logs name, by table and region of the source.
 
-    Of more than `most` rows, those of the fullest regions are let go: these are read whole.
+    If there are more than `most` rows, the rows of the fullest regions are let go, and these regions are read whole.
     """
 
     def __init__(self, regions: Sequence[Sight], most: int = MOST_ROWS) -> None:
@@ -144,7 +147,7 @@ class NamedRows:
         self.let_go: set[tuple[str, str]] = set()
 
     def add(self, table: str, rows: Iterable[bytes]) -> None:
-        """Rows of a table, by the source's name."""
+        """Add rows of a table; `table`: the source's name."""
         for row in rows:
             name = self._borders.sight(table, row).name
             if name not in self.let_go:
@@ -155,12 +158,12 @@ class NamedRows:
 
     @property
     def count(self) -> int:
-        """How many there are; of those that were let go, as many as there were then."""
+        """The number of rows, including those let go, as counted at that moment."""
         return self._gone + sum(map(len, self.rows.values()))
 
 
 def crowded(rows: Mapping[tuple[str, str], int], most: int = MOST_ROWS) -> set[tuple[str, str]]:
-    """The regions with the most rows, until those of the others are no more than `most`."""
+    """The fullest regions: as few as needed so that the others have at most `most` rows together."""
     left, out = sum(rows.values()), set()
     for name in sorted(rows, key=lambda name: (-rows[name], name)):
         if left <= most:

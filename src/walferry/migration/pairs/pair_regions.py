@@ -1,4 +1,4 @@
-"""Regions of a pair, read on both sides in the executors and recorded."""
+"""Read regions of a pair on both sides, in the executors, and record the results."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from walferry.spark.fan_out import fan_out
 log = logging.getLogger(__name__)
 
 NAMED_ROWS = 1_000
-"""of one region that differ, beyond which they are only counted"""
+"""the most differing rows of a region that are named; any more are only counted"""
 
 
 @dataclass(frozen=True)
 class Todo:
-    """A region to be read: whole (`why`), or these rows of it."""
+    """A region to read: whole (`why`), or only these rows."""
 
     sight: Sight
     known: PassRegion | None
     why: str
     rows: tuple[bytes, ...]
     fragile: bool
-    """by what was written of it since it was last read"""
+    """whether cells written since the region was last read make it fragile"""
     sampled: int = 0
-    """cells of it that are drawn for the second reader, if it is read whole"""
+    """how many of its cells to draw for the second reader, if the region is read whole"""
 
 
 def read_regions(
     run: Run, session: SparkSession | None, current: PassRecord, position: int, todo: Sequence[Todo], drawn: Drawn
 ) -> None:
-    """Read regions on both sides, and record what was found, and which rows the second reader is to read."""
+    """Read regions on both sides, and record the findings and the rows that the second reader is to read."""
     pairs = {table: _table_pair(run, session, table) for table in {item.sight.table for item in todo}}
     parts = [(number, part) for number, item in enumerate(todo) for part in _parts(pairs[item.sight.table][0], item)]
     found: list[PairRead] = fan_out(session, read_pair, [part for _, part in parts], what="compare both sides")
@@ -64,7 +64,7 @@ def read_regions(
 
 
 def _table_pair(run: Run, session: SparkSession | None, table: str) -> tuple[RangePair, bool]:
-    """All of a table and its copy, and whether the two keep cells by different rules."""
+    """The range of a whole table and its copy, and whether the two keep cells by different rules."""
     pair = run.pair(table)
     rules = rules_of(run.source.describe(pair.source))
     whole = RangePair(
@@ -86,7 +86,7 @@ def _parts(whole: RangePair, item: Todo) -> Iterator[RangePair]:
 def _region(
     item: Todo, reads: Sequence[PairRead], current: PassRecord, position: int
 ) -> tuple[PassRegion, list[PassDifference]]:
-    """What is known of a region now. Rows that differ count as under way until they are read again."""
+    """What is known about a region now. Differing rows count as under way until they are read again."""
     sight, at_ms = item.sight, now_ms()
     rows = sorted({row for one in reads for row in one.outcome.rows})[:NAMED_ROWS]
     differing = sum(one.outcome.differing for one in reads)
@@ -105,7 +105,7 @@ def _region(
 
 
 def settle(run: Run, session: SparkSession | None, current: PassRecord) -> None:
-    """Read again what differs, until what is only late has arrived."""
+    """Read differing rows again until late edits have arrived."""
     overflown = [region for region in run.ledger.passes.regions() if region.unnamed and region.number == current.number]
     if overflown:
         time.sleep(run.spec.max_lag)

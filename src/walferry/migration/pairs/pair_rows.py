@@ -1,4 +1,4 @@
-"""Rows of a pair that differ: read again until what is only late has arrived."""
+"""Read differing rows of a pair again until late edits have arrived."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from walferry.migration.sides.stored_sides import rules_of
 from walferry.run.run import Run
 
 SHOWN_CELLS = 5
-"""of a row that differs, on each side"""
+"""the most cells shown of a differing row, on each side"""
 _PAUSES = 4
-"""reads again until `max_lag` has passed, about"""
+"""about how many more readings fit until `max_lag` has passed"""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class PairRead:
     outcome: Outcome
     rows: int
     size: int
-    """bytes of cells"""
+    """bytes of the cells"""
     fragile: bool
-    """`pair_log.is_fragile`"""
+    """whether its cells make it fragile (`pair_log.is_fragile`)"""
 
 
 def read_pair(pair: RangePair) -> Iterator[PairRead]:
-    """In an executor: compare a row range, and count what is read for it."""
+    """Compare a row range and count the bytes and rows read, in an executor."""
     size, fragile = 0, False
 
     def counted(scan: Scan) -> Scan:
@@ -63,10 +63,10 @@ def read_pair(pair: RangePair) -> Iterator[PairRead]:
 def still_differing(
     run: Run, found: Sequence[PassDifference], pause: Callable[[float], None] = time.sleep
 ) -> tuple[list[PassDifference], int]:
-    """What still differs of these rows after `max_lag`, and how many rows were read for it.
+    """The rows that still differ after `max_lag`, and how many rows were read to find out.
 
-    A row in which the same cell differed at first and at the end `differs`; one in which each time others did is
-    `under way`: it is written all the time.
+    A row `differs` if the same cell differed at the first and at the last reading. If other cells differed each time,
+    the row is `under way`: it is written all the time.
     """
     left: dict[str, dict[bytes, PassDifference]] = {}
     for item in found:
@@ -96,13 +96,13 @@ def still_differing(
 
 
 def judged(item: PassDifference, before: RowSides | None, now: RowSides) -> PassDifference:
-    """A row that differs now, by what differed in it `before`: None if that is not known."""
+    """Judge a row that differs now by what differed `before`; None if that is unknown."""
     lasting = before is None or _is_cut(before) or _is_cut(now) or bool(_cells(before) & _cells(now))
     return replace(item, state="differs" if lasting else "under way", detail=differing_cells_text(now))
 
 
 def differing_cells_text(sides: RowSides) -> str:
-    """The cells that only one side shows, without their values: those may be nobody's business."""
+    """The cells that only one side shows, without their values, which may be confidential."""
     parts = []
     for side, cells, other in (
         ("source", sides.only_source, sides.only_target),
@@ -133,7 +133,7 @@ def _cells(sides: RowSides) -> set[tuple[str, Cell]]:
 
 
 def _look(run: Run, table: str, rows: Sequence[bytes]) -> Mapping[bytes, RowSides | None]:
-    """Both sides of the first LOOKED_AT_AGAIN rows; None: equal now."""
+    """Read both sides of the first LOOKED_AT_AGAIN rows; None for rows that are equal now."""
     pair, rules = run.pair(table), rules_of(run.source.describe(table))
     bounds = Bounds.of_each(max(1, len(rows[:LOOKED_AT_AGAIN])))
 

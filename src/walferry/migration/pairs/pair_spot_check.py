@@ -1,12 +1,13 @@
-"""The second reader after a pass over a pair: HBase's own Java client reads rows that the pass has found equal.
+"""The second reader after a pass over a pair: HBase's own Java client reads rows that the pass found equal.
 
-Of every region that a pass reads whole it draws the same number of cells by chance, and of the rows that the logs named
-some. They wait in the ledger until both Thrift servers have shown them: those of a pass that was killed, or that found
-no Thrift server, are read after the next one. So are rows that differed for the second reader alone last time.
+A pass randomly draws the same number of cells from every region that it reads whole, and some of the rows that the logs
+named. These rows wait in the ledger until both Thrift servers have shown them. If a pass is killed or finds no Thrift
+server, its rows are read after the next pass, and so are rows that differed only for the second reader last time.
 
-Both sides are live, and the other tool may lag. So a row differs only if it does each time that the second reader reads
-it until `max_lag` has passed, by the same cell at first and at last, if our own reader then finds the row equal, and if
-that cell still differs after that: an edit that came late came before the row was found equal.
+Both sides are live, and the other tool may lag. So a row counts as differing only under three conditions. It differs
+each time that the second reader reads it until `max_lag` has passed, with the same cell at the first and at the last
+reading. Then walferry's own reader finds the row equal. And the cell still differs after that: a late edit would have
+arrived before the row was found equal.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _KINDS = ("around", "exactly")
 
 
 class Drawn:
-    """Rows of a pair that wait for the second reader: of each table so many of each kind, by chance."""
+    """Rows of a pair that wait for the second reader: for each table a random sample of each kind."""
 
     def __init__(self, run: Run) -> None:
         self._ledger = run.ledger
@@ -49,7 +50,7 @@ class Drawn:
         }
 
     def add(self, table: str, around: Iterable[bytes] = (), exactly: Iterable[bytes] = ()) -> None:
-        """Offer rows. Each has the same chance, in whatever order they come."""
+        """Offer rows. Each row has the same chance, whatever their order."""
         mine = self._rows.setdefault(table, {kind: {} for kind in _KINDS})
         for kind, rows in zip(_KINDS, (around, exactly), strict=True):
             for row in rows:
@@ -57,16 +58,17 @@ class Drawn:
             mine[kind] = dict(sorted(mine[kind].items(), key=lambda item: item[1])[: self._most])
 
     def asked(self, table: str) -> RowsToRead:
-        """Those of a table."""
+        """The waiting rows of a table."""
         around, exactly = (sorted(self._rows.get(table, {}).get(kind, ())) for kind in _KINDS)
         return RowsToRead(around, exactly)
 
     def forget(self, but: Collection[str]) -> None:
-        """Let go those of all tables but some."""
+        """Drop the rows of all tables except some."""
         self._rows = {table: of for table, of in self._rows.items() if table in but}
 
     def keep(self) -> None:
-        """Record them: before it is recorded that their regions were read, and again once they were read themselves."""
+        """Record the rows: before their regions are recorded as read, and again after the second reader has read the
+        rows."""
         facts = {
             table: {kind: {row.hex(): number for row, number in of[kind].items()} for kind in _KINDS}
             for table, of in self._rows.items()
@@ -78,10 +80,10 @@ class Drawn:
 def spot_check_pair(
     run: Run, current: PassRecord, borders: Borders, drawn: Drawn, before: Sequence[PassDifference]
 ) -> None:
-    """Read rows of a pass by the second reader, once its own differences have settled, and record what it found.
+    """Have the second reader read rows of a pass, after the pass's own differences have settled, and record the result.
 
-    `before`: the rows that differed before the pass. Raises the errors of our own reader; of a Thrift server that fails
-    it only tells.
+    `before`: the rows that differed before the pass. Raises the errors of walferry's own reader; a failure of a Thrift
+    server is only recorded.
     """
     began, tables, none = steady_s(), [pair.source for pair in run.tables], why_none(run)
     differed = {table: _differed(run, table) for table in tables}
@@ -95,7 +97,7 @@ def spot_check_pair(
     since = {(item.table, item.row): item.found_ms for item in before}
 
     def new(table: str, rows: Iterable[bytes], detail: str) -> list[PassDifference]:
-        """Those of the rows of which the pass does not know yet."""
+        """Differences for the rows that the pass does not know as differing yet."""
         return [
             PassDifference(
                 table, row, borders.sight(table, row).region.encoded, "differs", detail,
@@ -137,13 +139,13 @@ def spot_check_pair(
 
 
 def _differed(run: Run, table: str) -> list[bytes]:
-    """The rows that differed for the second reader alone last time; none once somebody wants no second reader."""
+    """The rows that differed only for the second reader last time; none if the second reader has been switched off."""
     last = last_spot_check(run.ledger, table)
     return [bytes.fromhex(row) for row in last.differing] if last and run.spec.spot_check else []
 
 
 def _sum(checks: Sequence[SpotCheck]) -> SpotCheck:
-    """What was found of all tables."""
+    """The results of all tables together."""
     rows, why = sum(check.rows for check in checks), next((check.why for check in checks if check.why), "")
     return SpotCheck(
         comparison=checks[0].comparison, rows=rows, seconds=max(check.seconds for check in checks),
