@@ -1,7 +1,7 @@
 """What must hold before the target opens, and how it opens.
 
-Start with `conditions`: the table of all that must hold, and when. `ledger_answers` and `cluster_answers` find out
-whether it does. `readiness` shows it to people, `gates` shut until it does. `approval` has the person's words and the
-write stop, `open_target` the last comparison and the opening. `late_edits` are written past the end fence; `ways_out`
-lead on after checks that did not pass; `reopening` has phases done again.
+Start with `conditions`: the table of everything that must hold, and when. `ledger_answers` and `cluster_answers` check
+the conditions. `readiness` shows them to people, and `gates` stay shut until they hold. `approval` has the person's
+answers and the write stop, and `open_target` the last comparison and the opening. `late_edits` handles edits past the
+end fence, `ways_out` leads on from checks that did not pass, and `reopening` has phases repeated.
 """

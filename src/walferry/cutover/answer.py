@@ -1,4 +1,4 @@
-"""The answer to whether a condition of the cutover holds."""
+"""Whether a condition of the cutover holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 @dataclass(frozen=True)
 class Reason:
-    """What speaks against the cutover, and what a person can do about it."""
+    """A reason against the cutover, and what a person can do about it."""
 
     why: str
     to_do: Annotated[str, Field(description="empty where a person can do nothing")]
@@ -21,7 +21,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is so now. The condition holds unless there are reasons against it."""
+    """The situation now. The condition holds unless there are reasons against it."""
 
     text: str
     reasons: tuple[Reason, ...] = ()

@@ -1,4 +1,4 @@
-"""Cut over: the approval and the write stop."""
+"""Start of the cutover: the approval and the write stop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ log = logging.getLogger(__name__)
 
 
 Answerer = str | Callable[[], str]
-"""who gave an answer; or a function that asks and returns who did, so that the phase shows as waiting meanwhile"""
+"""the person who answered; or a function that asks and returns that person, so that the phase shows as waiting
+meanwhile"""
 
 
 def approve(run: Run, answer: Answerer | None) -> dict[str, Any]:
-    """Record a person's approval of the cutover. Raises GateShutError unless the gate is open at that moment."""
+    """Record a person's approval of the cutover. Raises GateShutError if the gate is shut at that moment."""
 
     def work() -> dict[str, Any]:
         by = answer() if callable(answer) else answer
@@ -36,11 +37,11 @@ def approve(run: Run, answer: Answerer | None) -> dict[str, Any]:
 
 
 def stop_writes(run: Run, confirmed: Answerer | None, said_ms: int | None = None) -> WriteStopFacts:
-    """Record that writes have stopped; with `write_stop: readonly` set the source tables READONLY first.
+    """Record that writes have stopped; with `write_stop: readonly`, set the source tables READONLY first.
 
-    With `write_stop: confirm` the operator has stopped the writers and confirms it: `confirmed`. Fact `at_ms`: the
-    moment from which the stop counts, which is the confirmation (`said_ms` if it was given before this is called) or
-    the first table's READONLY.
+    With `write_stop: confirm`, the operator has stopped the writers and confirms that: `confirmed`. Fact `at_ms`: the
+    moment from which the stop counts. That is the confirmation (`said_ms` if it came before this call) or the first
+    table's READONLY.
     """
 
     def work() -> dict[str, Any]:
@@ -52,7 +53,7 @@ def stop_writes(run: Run, confirmed: Answerer | None, said_ms: int | None = None
             ours = {o.name for o in run.ledger.objects.all() if o.kind == "read-only table" and o.state != "removed"}
             for pair in run.tables:
                 if run.source.describe(pair.source).read_only and pair.source not in ours:
-                    continue  # set by its owner: an abort must not lift it
+                    continue  # its owner set it: an abort must not lift it
                 run.ledger.objects.plan("source", "read-only table", pair.source)
                 run.source.set_read_only(pair.source, True)
                 made(run, "source", "read-only table", pair.source)
@@ -66,8 +67,8 @@ def stop_writes(run: Run, confirmed: Answerer | None, said_ms: int | None = None
 
 
 def heed_word(run: Run) -> None:
-    """Record the write stop if a person has said that writes have stopped (`run.notes.answers`), unless somebody
-    else is about to record it."""
+    """Record the write stop if a person has said that writes have stopped (`run.notes.answers`), unless another process
+    is about to record it."""
     if run.spec.write_stop != "confirm" or run.ledger.phases.facts("approve") is None:
         return
     word, phase = word_of(run.ledger, "write_stop"), run.ledger.phases.find("write_stop")

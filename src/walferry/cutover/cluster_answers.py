@@ -1,4 +1,4 @@
-"""Whether a condition of the cutover holds, by the log or the clusters. Only processes of the run ask these."""
+"""Conditions of the cutover that need the log or the clusters. Only processes of the run check them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def schemas_agree(run: Run) -> Answer:
 def schema_differences(run: Run) -> list[str]:
     """Differences between both sides' families and family attributes; [] when the schemas agree.
 
-    A target table that is just being emptied is left out: for a moment its master knows none of that name.
+    A target table that is just being emptied is left out: for a moment, the master knows no table of that name.
     """
     differences: list[str] = []
     emptied = {table for table, again in copying(run.ledger).items() if not again.emptied}
@@ -41,7 +41,7 @@ def schema_differences(run: Run) -> list[str]:
 
 
 def no_dirty_rows(run: Run) -> Answer:
-    """Whether no row may hold old edits that a suspended process sent."""
+    """Whether all rows are free of old edits that a suspended process may have sent."""
     if run.spec.compare_ahead:
         to_do = "the table is compared as a whole until both sides are equal: wait for it"
     else:
@@ -52,7 +52,7 @@ def no_dirty_rows(run: Run) -> Answer:
 
 
 def dirty_rows_compared(run: Run) -> Answer:
-    """Whether a comparison of the phase began after each row that may hold old edits was sent."""
+    """Whether, for all dirty rows, a comparison of the phase started after they were sent."""
     new = dirty.uncovered(run, dirty.marks_of(run), comparisons_of_phase(run.ledger)[0])
     to_do = f"they must be compared again: {repeat(run.ledger, 'compare')}"
     reasons = tuple(Reason(rows.describe(), to_do) for rows in new[:SHOWN_MARKS])
@@ -60,7 +60,7 @@ def dirty_rows_compared(run: Run) -> Answer:
 
 
 def no_late_edit(run: Run) -> Answer:
-    """Whether nothing was written to the tables past the end fence that nobody has decided about."""
+    """Whether a person has decided about every edit of the tables past the end fence."""
     late = late_edits.look(run)
     if not late:
         return Answer("nothing was written past the end fence")

@@ -1,7 +1,7 @@
 """The conditions of the cutover, in one table: what must hold for the approval, for the opening, and for the release.
 
-`walferry ready`, the board, the gates and docs/cutover.md read it. To add one, write a function in `ledger_answers` or
-`cluster_answers`, and an entry with its test.
+`walferry ready`, the board, the gates and docs/cutover.md read the table. To add a condition, write a function in
+`ledger_answers` or `cluster_answers`, and an entry with its test.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from walferry.ledger import RunLedger
 from walferry.run.run import Run
 
 Moment = Literal["approval", "opening", "release"]
-"""a person approves the cutover; clients may use the target (phase `open_target`); the run may end (`check_drain`)"""
+"""a person approves the cutover; the target opens to clients (phase `open_target`); the run may end (`check_drain`)"""
 Origin = Literal["ledger", "log", "clusters"]
-"""who knows the answer: the ledger; the source's log past the end fence; the clusters' masters and ZooKeeper"""
+"""where the answer comes from: the ledger; the source's log past the end fence; the clusters' masters and ZooKeeper"""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that must hold. `of_ledger` finds out whether it does, or `of_run` if the ledger does not know."""
+    """Something that must hold. `of_ledger` checks the condition, or `of_run` if the ledger does not have the
+    answer."""
 
     name: str
     question: str
@@ -33,16 +34,16 @@ class Condition:
     origin: Origin
     of_ledger: Callable[[RunLedger], Answer] | None = None
     of_run: Callable[[Run], Answer] | None = None
-    """for the log and the clusters: asked by processes of the run, never by the board"""
+    """for the log and the clusters: processes of the run call it, the board never does"""
     repeats: Literal["", "drain", "compare"] = ""
     """the phase that the next attempt repeats if the condition does not hold at the release"""
     state_shows: bool = True
-    """the run's state shows the reason by itself; otherwise the gate notes it for the state"""
+    """whether the run's state shows the reason by itself; otherwise the gate records the reason for the state"""
     by_order: bool = False
-    """the order of the phases makes sure of it: people are shown it, and no gate asks"""
+    """whether the order of the phases already ensures the condition: people see it, but no gate checks it"""
 
     def ask(self, run: Run) -> Answer:
-        """What holds now."""
+        """The answer now."""
         if self.of_run is not None:
             return self.of_run(run)
         assert self.of_ledger is not None
@@ -117,7 +118,7 @@ CONDITIONS = (
         of_run=cluster_answers.dirty_rows_compared, repeats="compare",
     ),
 )  # fmt: skip
-"""in the order in which people are shown them"""
+"""in the order in which people see them"""
 
 
 def named(name: str) -> Condition:
@@ -127,17 +128,17 @@ def named(name: str) -> Condition:
 
 
 def asked_at(*moments: Moment) -> list[Condition]:
-    """The conditions that the gates of all these moments ask."""
+    """The conditions that the gates check at all these moments."""
     return [one for one in CONDITIONS if set(moments) <= set(one.at) and not one.by_order]
 
 
 def ask(run: Run, conditions: Iterable[Condition]) -> list[tuple[Condition, Answer]]:
-    """What holds of each condition now."""
+    """Check each condition now."""
     return [(condition, condition.ask(run)) for condition in conditions]
 
 
 def reasons(found: Iterable[tuple[Condition, Answer]]) -> list[str]:
-    """Each reason with what to do, in the order of the table."""
+    """Each reason with its advice, in the order of the table."""
     return [str(reason) for _, answer in found for reason in answer.reasons]
 
 
@@ -148,11 +149,12 @@ def require(found: Sequence[tuple[Condition, Answer]]) -> None:
 
 
 def require_or_repeat(run: Run, conditions: Iterable[Condition]) -> None:
-    """Raise GateShutError unless every condition holds, and have the next attempt repeat the phases that it must."""
+    """Raise GateShutError unless every condition holds, and have the next attempt repeat the phases that the failed
+    conditions name."""
     found = ask(run, conditions)
     again = {condition.repeats for condition, answer in found if answer.reasons}
     if "drain" in again:
-        drain_again(run)  # applies held edits once their items are released; repeats the comparisons too
+        drain_again(run)  # applies held edits once their items are released; repeats the comparisons, too
     elif "compare" in again:
         compare_again(run)
     require(found)

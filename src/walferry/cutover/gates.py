@@ -48,24 +48,24 @@ def before_cutover(run: Run) -> None:
 
 
 def look_before_cutover(run: Run) -> list[tuple[Condition, Answer]]:
-    """What holds of the conditions of the approval. What the ledger alone does not show is noted in it."""
+    """Check the conditions of the approval. Answers that the ledger alone cannot give are recorded in the ledger."""
     found = ask(run, asked_at("approval"))
     note_answers(run.ledger, found)
     silent = [(condition, answer) for condition, answer in found if not condition.state_shows]
-    if left_to_compare(run.ledger):  # which the state shows
+    if left_to_compare(run.ledger):  # the state shows this already
         silent = [(condition, answer) for condition, answer in silent if condition.of_run is not None]
     note_shut_gate(run.ledger, reasons(silent))
     return found
 
 
 def cutover_readiness(run: Run) -> Readiness:
-    """Whether a cutover may begin, as the gate sees it now; until the copy is checked, without the clusters."""
+    """Whether a cutover may start, as the gate sees it now. Until the copy is checked, the clusters are not asked."""
     checked = run.ledger.phases.facts("check_copy") is not None
     return readiness(run.ledger, look_before_cutover(run) if checked else ())
 
 
 def after_drain(run: Run) -> None:
-    """Raise GateShutError unless all that must hold from the drain to the release holds."""
+    """Raise GateShutError unless every condition from the drain to the release holds."""
     require(ask(run, asked_at("opening", "release")))
 
 
@@ -88,7 +88,7 @@ def check_copy(run: Run, docs: Path) -> dict[str, Any]:
 
 
 def drain_rows(ledger: RunLedger, compared: Sequence[ComparedTable]) -> list[dict[str, Any]]:
-    """The frame for the gate after the drain: one row per region, with both sides according to these comparisons."""
+    """The frame for the gate after the drain: one row per region, with both sides as these comparisons found them."""
     ranges = ledger.comparisons.ranges(compared)
     decided = ledger.comparisons.accepted().keys()
     counts: dict[tuple[str, bytes], Counter[str]] = defaultdict(Counter)
@@ -122,9 +122,9 @@ def _weight(difference: Difference, decided: Collection[Decision]) -> str:
 def check_drain(run: Run, docs: Path) -> dict[str, Any]:
     """Gate after the drain: nothing written past the end fence, no gap, both sides equal, explained or accepted.
 
-    Only the comparisons that the run's own phase made for this end fence count. Rows that are marked as dirty are
-    covered by one that began after the mark. If this opens the target, no other process writes to it for this run until
-    that is recorded.
+    Only the comparisons that the run's own phase made for this end fence count. A comparison covers dirty rows if it
+    started after they were marked. If this gate opens the target, no other process writes to the target for this run
+    until the opening is recorded.
     """
     until_recorded = Fenced()
 
@@ -153,7 +153,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
 
 
 def _see_target_log(run: Run) -> None:
-    """What is written at the target from here on is its clients' (`migration.explaining.client_writes`)."""
+    """Read the target's log up to now: writes from here on are its clients' (`migration.explaining.client_writes`)."""
     try:
         touched.look(run)
     except (WalferryError, OSError) as error:
@@ -161,7 +161,7 @@ def _see_target_log(run: Run) -> None:
 
 
 def require_alike(run: Run) -> None:
-    """Raise SidesDifferError if the comparisons of the run's phase shut the gate; facts `regions`, `rows`."""
+    """Raise SidesDifferError (facts `regions`, `rows`) if the comparisons of the run's phase shut the gate."""
     require_or_repeat(run, [named("compared")])
     _require_alike(run, comparisons_of_phase(run.ledger)[0], "")
 
@@ -197,7 +197,7 @@ def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> No
 
 
 def _unexplained(run: Run, compared: Sequence[ComparedTable], counts: Counter[str]) -> str:
-    """Which rows differ without an explanation, and what to do about it."""
+    """Which rows differ without an explanation, and what to do about them."""
     decided = run.ledger.comparisons.accepted().keys()
     found = [item for item in run.ledger.comparisons.differences(compared) if lacks_explanation(item, decided)]
     many = {item.table: item.differing_rows for item in compared if item.differing_rows > EXPLAINED_ROWS}
@@ -225,7 +225,7 @@ def _asks(run: Run, waiting: Sequence[Difference], counts: Counter[str]) -> str:
 
 
 def _such_as(found: Sequence[Difference]) -> str:
-    """One or two rows, for people to find the thing."""
+    """One or two rows as examples for people."""
     rows = [f"{difference_facts(item, {}).row} of {item.table}" for item in found[:2]]
     return f", such as {' and '.join(rows)}" if rows else ""
 

@@ -1,7 +1,7 @@
-"""Late edits: what is written to migrated tables past the end fence, though writes were declared stopped.
+"""Late edits: edits of migrated tables past the end fence, although writes were declared stopped.
 
-Until `release` each is an alarm, and a person decides: `apply`, so that the end fence is set again after it, or
-`reject`, so that it is left out for good. A client that retries may write one twenty minutes later.
+Until `release`, each late edit is an alarm, and a person decides: `apply` sets the end fence again after the edit, and
+`reject` leaves the edit out for good. A client that retries may write a late edit after twenty minutes.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class _LateTail:
         self._archived: set[str] = set()
 
     def more(self) -> Iterator[LateEdit]:
-        """What has become visible since the last call. Raises GapError for a log that is deleted before it is read,
-        unless that proves that it held no edit."""
+        """The edits that have become visible since the last call. Raises GapError for a log that is deleted before it
+        is read, unless the deletion proves that the log held no edit."""
         for file in list_wals(self._run.source_files, self._run.wal_root):
             if self._fences.is_late(file):
-                # HBase archives every log of a dead server, one of 0 bytes too. Beside a peer, the cleaner deletes only
-                # what no queue names, which holds no edit (`rounds.completeness`). Without one, it deletes any log.
+                # HBase archives every log of a dead server, even one of 0 bytes. With a peer, the cleaner deletes only
+                # logs that no queue names, and these hold no edit (`rounds.completeness`). Without one, it deletes any.
                 with suppress(*[GapError] if way_of(self._run).NAMES_EVERY_LOG else []):
                     yield from self._of(file)
 
@@ -61,9 +61,9 @@ class _LateTail:
             return
         if file.place is Place.LIVE:
             wal = self._wals.pop(file.name, None) or self._open(file)
-            with suppress(FileNotFoundError):  # it has just been moved: it is read again where it is now
+            with suppress(FileNotFoundError):  # the file was just moved: it is read again at its new place
                 yield from self._edits(file, wal.more())
-                self._wals[file.name] = wal  # not if that was given up midway: then it is read from its beginning
+                self._wals[file.name] = wal  # not if the reading stopped midway: then it starts over
                 return
         yield from self._edits(file, self._open(file))
         if file.place is Place.ARCHIVED:
@@ -89,9 +89,9 @@ class _LateTail:
 
 
 def look(run: Run) -> list[LateEdit]:
-    """Read the log past the end fence, record what is new. Returns the edits without a decision.
+    """Read the log past the end fence and record new edits. Returns the edits without a decision.
 
-    Raises GapError when a log is deleted before it is read, unless that proves that it held no edit.
+    Raises GapError if a log is deleted before it is read, unless the deletion proves that the log held no edit.
     """
     _record(run, _LateTail(run))
     return undecided(run.ledger)
@@ -124,7 +124,7 @@ def watched(run: Run) -> Iterator[None]:
                 if reader is None or drains != drain.attempts:
                     reader, drains = _LateTail(run), drain.attempts
                 _record(run, reader)
-            except (WalferryError, OSError) as error:  # the gate reads the same log, and meets it
+            except (WalferryError, OSError) as error:  # the gate reads the same log and meets the error
                 log.info("the log past the end fence cannot be read now: %s", error)
                 reader = None
 
@@ -133,7 +133,7 @@ def watched(run: Run) -> Iterator[None]:
 
 
 def require_silence(run: Run) -> None:
-    """Raise GateShutError when a migrated table was written past the end fence and nobody has decided about it."""
+    """Raise GateShutError if a migrated table was written past the end fence and nobody has decided about the edits."""
     late = look(run)
     if late:
         raise GateShutError(
@@ -143,23 +143,23 @@ def require_silence(run: Run) -> None:
 
 
 def apply(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[LateEdit]:
-    """Decide that the edits which wait for it are to be applied: the next attempt sets the end fence again after them.
+    """Decide to apply the edits that wait for a decision: the next attempt sets the end fence again after them. Returns
+    these edits.
 
-    An open target stays open; others that were rejected before stay left out. Returns them. Raises UsageError when
-    nothing waits.
+    An open target stays open; edits rejected earlier stay left out. Raises UsageError if no edit waits.
     """
     edits = _waiting(run)
     if not dry_run:
         run.ledger.late.decide(edits, "apply", reason, actor)
-        drain_again(run, "end_fence")  # keeps the moment of the opening
+        drain_again(run, "end_fence")  # this keeps the moment of the opening
         run.ledger.phases.reopen("check_drain")
     return edits
 
 
 def reject(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[LateEdit]:
-    """Decide that the edits which wait for it are left out for good. Returns them.
+    """Decide to leave out for good the edits that wait for a decision. Returns these edits.
 
-    Raises UsageError for an empty reason and when nothing waits.
+    Raises UsageError for an empty reason, and if no edit waits.
     """
     if not reason.strip():
         raise UsageError("give a reason for rejecting late edits: it is recorded")
@@ -191,7 +191,7 @@ def late_edit_text(edit: LateEdit) -> str:
 
 
 def late_edits_text(edits: Sequence[LateEdit]) -> str:
-    """How many there are, and the first, as a clause."""
+    """The number of edits and the first one, as a clause."""
     return (
         f"{amount(len(edits), 'edit')} came after writes were declared stopped, the first: {late_edit_text(edits[0])}"
     )
@@ -203,6 +203,6 @@ def facts(edits: Sequence[LateEdit]) -> list[dict[str, object]]:
 
 
 def verbs(name: str) -> str:
-    """How to decide."""
+    """The commands with which a person decides."""
     leave = f"`walferry late {name} --reject --reason …` leaves them out"
     return f"`walferry late {name} --apply` sets the end fence again, {leave}"

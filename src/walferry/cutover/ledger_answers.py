@@ -1,4 +1,4 @@
-"""Whether a condition of the cutover holds, by the ledger alone. The board asks these too: they need no cluster."""
+"""Conditions of the cutover that the ledger alone can answer. The board checks them, too: they need no cluster."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from walferry.run.recorded_spec import options_of, source_tables
 
 SHOWN_GAPS = 10
 _ROUNDS = 1_000
-"""in which is looked for the one before a comparison"""
+"""how many rounds are searched for the last one before a comparison"""
 
 
 def phases_done(ledger: RunLedger) -> Answer:
-    """Whether the run replays, and nobody has approved the cutover yet."""
+    """Whether the run replays and nobody has approved the cutover yet."""
     run = ledger.record
     if run.state != "running":
         said = f"the run has ended as {run.state}"
@@ -68,7 +68,8 @@ def lag_is_small(ledger: RunLedger) -> Answer:
 
 
 def log_is_there(ledger: RunLedger) -> Answer:
-    """How much of the log is accounted for. What is sealed and waits is no reason: the lag shows it."""
+    """How much of the log is accounted for. Sealed files that wait are no reason against the cutover: the lag shows
+    them."""
     waiting = unapplied(ledger)
     missing = [file.name for file in waiting if file.state == "missing"]
     size = sum(file.length for file in waiting) / 1e6
@@ -85,7 +86,7 @@ def log_is_there(ledger: RunLedger) -> Answer:
 
 
 def newest_comparison(ledger: RunLedger) -> Answer:
-    """The newest comparison of each table. A missing or an old one is a reason only where the spec wants one."""
+    """The newest comparison of each table. A missing or old comparison is a reason only if the spec requires one."""
     run = ledger.record
     most = options_of(run).max_comparison_age
     if text := waits_for_copying(ledger):
@@ -116,7 +117,7 @@ def newest_comparison(ledger: RunLedger) -> Answer:
             if faulty:
                 reasons.append(Reason(text, f"{_advice(ledger, table, result)}, {verify} compares again"))
             elif most is not None and clock.now_ms() - made.began_ms > most * 1000:
-                # Its age would be another reason each time that the gate is asked.
+                # Not the age: that would be a new reason each time that the gate is asked.
                 began = shown_utc(made.began_ms, "%Y-%m-%d at ")
                 why = f"the comparison of {table} began on {began}, more than {most} s ago (`max_comparison_age`)"
                 reasons.append(Reason(why, verify))
@@ -124,7 +125,7 @@ def newest_comparison(ledger: RunLedger) -> Answer:
 
 
 def _verdict(ledger: RunLedger, made: ComparedTable, result: TableReport) -> tuple[str, bool]:
-    """What a comparison found, and whether that is a reason against the cutover."""
+    """The finding of a comparison, and whether it is a reason against the cutover."""
     bad = [
         f"{count} {what}"
         for count, what in ((result.unexplained, "without an explanation"), (result.undecided, "without a decision"))
@@ -141,7 +142,7 @@ def _verdict(ledger: RunLedger, made: ComparedTable, result: TableReport) -> tup
 
 
 def _advice(ledger: RunLedger, table: str, result: TableReport) -> str:
-    """What to do about a comparison by which a table does not count as equal."""
+    """What to do if a table does not count as equal after a comparison."""
     run = ledger.record
     advice = [f"`walferry report {run.name}` shows them"]
     if result.unexplained:
@@ -152,20 +153,21 @@ def _advice(ledger: RunLedger, table: str, result: TableReport) -> str:
 
 
 def _applied(ledger: RunLedger, made: ComparedTable) -> str:
-    """Up to when the log was applied when a comparison began."""
+    """Up to which moment the log was applied when a comparison started."""
     rounds = ledger.rounds.latest(_ROUNDS)
     covered = [earlier.covered_ms for earlier in rounds if earlier.finished_ms <= made.began_ms]
     return f" (applied up to {shown_utc(covered[-1])})" if covered else ""
 
 
 def equal_since(ledger: RunLedger) -> Answer:
-    """What is known of each table since it was found equal as a whole."""
+    """What is known about each table since it was found equal as a whole."""
     text, reasons = verified(ledger)
     return Answer(text, tuple(Reason(why, to_do) for why, to_do in reasons))
 
 
 def opening_soon(ledger: RunLedger) -> Answer:
-    """When the target will open. A late opening is no reason against the cutover: it makes the write stop longer."""
+    """When the target will open. A late opening only makes the write stop longer and is no reason against the
+    cutover."""
     found = [keeps_closed(ledger, table, clock.now_ms()) for table in source_tables(ledger.record)]
     late = [why for why in found if why]
     if not late:
@@ -188,7 +190,7 @@ def compares_ahead(ledger: RunLedger) -> Answer:
 
 
 def quarantine_empty(ledger: RunLedger) -> Answer:
-    """Whether no item, and no edit held for one, waits."""
+    """Whether the quarantine is empty: no item waits, and no edit is held for one."""
     held = ledger.quarantine.items("held")
     if held:
         text = f"{amount(len(held), 'item')} in quarantine, the first: {held[0].reason}"
@@ -201,7 +203,8 @@ def quarantine_empty(ledger: RunLedger) -> Answer:
 
 
 def numbers_complete(ledger: RunLedger) -> Answer:
-    """Whether each number of a region's log has its entry, or a person has accepted that it has none."""
+    """Whether each log sequence number of a region has its entry, or a person has accepted that the entry is
+    missing."""
     reasons = tuple(Reason(why, to_do) for why, to_do in missing_numbers(ledger))
     return Answer("numbers are missing in the log" if reasons else "no number is missing", reasons)
 
@@ -217,7 +220,7 @@ def no_gap(ledger: RunLedger) -> Answer:
 
 
 def sent_early_compared(ledger: RunLedger) -> Answer:
-    """Whether what was sent of open logs was compared with the logs once they were sealed."""
+    """Whether edits sent from open logs were compared with these logs after they were sealed."""
     sent = sent_early(ledger)
     if not sent:
         return Answer("what was sent of open logs is what the sealed logs hold")
@@ -243,7 +246,8 @@ def compared_last(ledger: RunLedger) -> Answer:
 
 
 def no_repair_owed(ledger: RunLedger) -> Answer:
-    """Whether no repair ended between a compaction of the target and what it owes the rows beside."""
+    """Whether no repair ended after a compaction of the target, before it sent the markers that it owes to other
+    rows."""
     reasons = tuple(
         Reason(
             f"a repair of {table} was interrupted after it had compacted a region of the target",
@@ -256,7 +260,7 @@ def no_repair_owed(ledger: RunLedger) -> Answer:
 
 
 def repeat(ledger: RunLedger, phase: str) -> str:
-    """How a person has a phase after the write stop repeated, and those that follow it."""
+    """How a person repeats a phase after the write stop and the phases that follow."""
     return f"clear `{phase}` and everything after it, or `walferry resume {ledger.record.name}`"
 
 

@@ -1,6 +1,7 @@
-"""Open the target: what was written since the last comparison is compared, and clients need not wait for a whole one.
+"""Open the target: the rows written since the last comparison are compared, so that clients need not wait for a whole
+one.
 
-A whole comparison of the source, which stands still, follows in any case; it has its verdict before `release`.
+A whole comparison of the source, which stands still, follows in any case; it gives its verdict before `release`.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ log = logging.getLogger(__name__)
 
 TABLES_AT_ONCE = 4
 READINGS = 4
-"""of what was touched, until no row had to be repaired and no compaction came in between"""
+"""the most readings of touched rows until no row needs a repair and no compaction comes in between"""
 MOST_LOG_BYTES = 256 << 20
-"""that are read in the write stop for why rows differ"""
+"""the most log that is read in the write stop for why rows differ"""
 COMPACTED_BYTES = 256 << 20
-"""of a region of the target, up to which it is compacted in the write stop"""
+"""the largest target region that is compacted in the write stop"""
 
 
 def open_target(run: Run, spark: Callable[[], SparkSession], standstill: Standstill | None = None) -> OpenFacts:
-    """The phase `open_target`: record from when on clients may use the target, or why they must wait for the whole
-    comparison and its gate.
+    """The phase `open_target`: record the moment from which clients may use the target, or why they must wait for the
+    whole comparison and its gate.
 
-    Rows that differ are repaired, unless that needs a compaction of a large region. Until the opening is recorded no
-    other process writes to the target for this run: a `walferry repair` that waits for the leases sees that it is open.
+    Rows that differ are repaired, unless that needs a compaction of a large region. Until the opening is recorded, no
+    other process writes to the target for this run: a `walferry repair` that waits for the leases sees afterwards that
+    the target is open.
     """
 
     standstill, until_recorded = standstill or Standstill(), Fenced()
@@ -97,8 +99,9 @@ def open_target(run: Run, spark: Callable[[], SparkSession], standstill: Standst
 
 
 def _look(run: Run) -> Iterator[str]:
-    """See what else touched the tables. Writes that skip the log count some time after writes have stopped: where there
-    were some before, the target opens only then."""
+    """Find rows that something other than the log touched; yields why they are unknown, if so. Servers count writes
+    that skip the log a little late. If there were such writes, this waits until all of them are counted after the write
+    stop."""
     stopped = run.ledger.phases.facts("write_stop")
     counted_ms = (stopped["at_ms"] if stopped else now_ms()) + COUNTED_LATE_MS
     try:
@@ -116,15 +119,15 @@ def _look(run: Run) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Compared:
-    """What was written to a table since its last clean comparison."""
+    """The comparison of the rows written to a table since its last clean comparison."""
 
     rows: int = 0
     explained: int = 0
-    """how many of them differ for a known reason"""
+    """how many of the rows differ for a known reason"""
     why: str = ""
     """why the table does not count as equal"""
     fragile: Fragile = NOTHING
-    """what may change by itself from the last reading on"""
+    """rows that may change by themselves after the last reading"""
 
 
 def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill, table: str) -> _Compared:

@@ -1,6 +1,6 @@
-"""Whether a cutover may begin: the conditions of the approval, for `walferry ready` and the board.
+"""Whether a cutover may start: the conditions of the approval, for `walferry ready` and the board.
 
-The board asks no cluster: of these it shows what the gate found last, and when.
+The board asks no cluster: for conditions that need one, it shows the gate's last answer and its time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from walferry.run.progress.write_stop import expected_write_stop
 
 _NOTE = "answers of the clusters"
 _AGAIN_MS = 60_000
-"""after which the same answers are kept again: they are shown with their time"""
+"""the time after which unchanged answers are recorded again, since they are shown with their time"""
 _MOST_REASONS = 10
 
 
@@ -65,7 +65,8 @@ class Readiness(BaseModel):
 def readiness(ledger: RunLedger, found: Iterable[tuple[Condition, Answer]] = ()) -> Readiness:
     """The conditions of the approval now.
 
-    `found` is what a gate has just found. What the clusters know and `found` lacks is as a gate noted it last.
+    `found`: answers that a gate has just found. For conditions of the clusters that `found` lacks, this uses the answer
+    that a gate recorded last.
     """
     known = {condition.name: answer for condition, answer in found}
     noted, noted_ms = ledger.notes.named(_NOTE).get("", (None, 0))
@@ -92,7 +93,8 @@ def readiness(ledger: RunLedger, found: Iterable[tuple[Condition, Answer]] = ())
 
 
 def note_answers(ledger: RunLedger, found: Iterable[tuple[Condition, Answer]]) -> None:
-    """Keep for the board what the log and the clusters answered. A gate asks every few seconds: little is written."""
+    """Record the answers from the log and the clusters for the board. A gate asks every few seconds, so unchanged
+    answers are rarely written."""
     facts = {
         condition.name: [answer.text, [[one.why, one.to_do] for one in answer.reasons[:_MOST_REASONS]]]
         for condition, answer in found

@@ -1,4 +1,4 @@
-"""Have phases done again whose result no longer counts."""
+"""Have phases repeated whose results no longer count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from walferry.run.run import Run
 
 
 def drain_again(run: Run, *phases: str) -> None:
-    """Have the next attempt repeat these phases, the drain and what follows it. An open target stays open."""
+    """Have the next attempt repeat these phases, the drain and the phases after it. An open target stays open."""
     note_opened(run.ledger)
     for phase in (*phases, "drain"):
         run.ledger.phases.reopen(phase)

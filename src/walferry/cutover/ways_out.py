@@ -28,11 +28,12 @@ LAST_TO_FIRST = ("open_target", "drain", "end_fence", "replay", "write_stop", "a
 
 
 def take(run: Run, way: Way, rows: Sequence[str], reason: str, actor: str) -> None:
-    """Do what a person chose. Afterwards what is not done of the run is to be done again, unless they chose "Abort".
+    """Take the way that a person chose. Unless that is "Abort", the phases of the run that are not done must then be
+    done again.
 
-    `rows`, to accept: each a source table and a row key as in the report, with a space between; if there is none, all
-    rows that differ for a known reason. Raises UsageError for what is no longer possible, and for rows that wait for no
-    decision.
+    `rows`, to accept: each a source table and a row key as in the report, separated by a space; if there are none, all
+    rows that differ for a known reason. Raises UsageError for a way that is no longer possible, and for rows that wait
+    for no decision.
     """
     if way not in ways_out(run.ledger):
         raise UsageError(f"{way}: this is not possible any more, or not yet, for {run.run_id}", run=run.run_id)
@@ -79,8 +80,8 @@ def _accept(run: Run, rows: Sequence[str], reason: str, actor: str) -> None:
 
 
 def require_closed(ledger: RunLedger, *, target_is_open: bool) -> None:
-    """Raise UsageError once clients may use the target, unless that is known: nobody then looks whether both sides are
-    equal."""
+    """Raise UsageError once clients may use the target, unless the caller knows that (`target_is_open`): nobody then
+    checks whether both sides are equal."""
     opened = opened_ms(ledger)
     if ledger.record.state != "running" or opened is None or target_is_open:
         return
@@ -94,12 +95,12 @@ def require_closed(ledger: RunLedger, *, target_is_open: bool) -> None:
 
 
 def withdraw(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[str]:
-    """Take the cutover back, so that the writers go on: the next attempt replays again, and everything from the
-    approval on is done anew.
+    """Take the cutover back, so that the writers can continue: the next attempt replays again and repeats everything
+    from the approval on.
 
-    READONLY that the run has set is lifted. Start fence, peer and whatever is not applied stay; so do rejected late
-    edits, which are left out for good. Returns the source tables that were read-only. Raises UsageError before the
-    write stop, once the target is open to clients, and while a process works on the run.
+    This lifts READONLY where the run set it. Start fence, peer and unapplied edits stay; rejected late edits stay left
+    out for good. Returns the source tables that were read-only. Raises UsageError before the write stop, once the
+    target is open to clients, and while a process works on the run.
     """
     run.ledger.require_running()
     if run.ledger.phases.facts("write_stop") is None:
@@ -120,7 +121,7 @@ def withdraw(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> lis
         run.source.set_read_only(name, False)
         run.ledger.objects.removed("source", "read-only table", name)
     run.ledger.late.decide([edit for edit in late if not edit.decision], "apply", reason or "the writers go on", actor)
-    for phase in ("approve", "write_stop"):  # whoever answered will be asked again
+    for phase in ("approve", "write_stop"):  # the person who answered will be asked again
         drop_word(run.ledger, phase)
     for pair in run.tables:
         run.ledger.phases.reopen("compare", pair.source, "the writers go on")
@@ -131,10 +132,11 @@ def withdraw(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> lis
 
 
 def abort(run: Run, reason: str, *, target_is_open: bool = False, actor: str | None = None) -> dict[str, Any]:
-    """End the run as aborted and remove what it made on the clusters; target tables stay as they are.
+    """End the run as aborted and remove the objects that it created on the clusters; target tables stay as they are.
 
-    Returns the facts of `objects.release`. Repeat it to remove what was left the first time. Once clients may use the
-    target, raises UsageError unless `target_is_open`; source tables that the run set READONLY stay so then.
+    Returns the facts of `objects.release`. Repeat the abort to remove objects that were left the first time. Once
+    clients may use the target, raises UsageError unless `target_is_open`; with it, source tables that the run set
+    READONLY stay READONLY.
     """
     require_closed(run.ledger, target_is_open=target_is_open)
     run.ledger.end("aborted", actor or run.actor, reason)
