@@ -90,7 +90,7 @@ class Start:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Start:
-        """What `as_json` returned."""
+        """The inverse of `as_json`."""
         begun = None if kept["begun"] is None else Begun.from_json(kept["begun"])
         return cls(
             kept["key"], kept["stage"], kept["at_ms"], frozenset(kept["marks"]), frozenset(kept["applied"]), begun,

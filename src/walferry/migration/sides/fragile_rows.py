@@ -45,7 +45,7 @@ class RowSpan:
     marked: bool = False
     """whether it contains a delete marker"""
     due_ms: int | None = None
-    """when the first of its cells with an own TTL has certainly expired"""
+    """when the first of its cells with a TTL of its own has certainly expired"""
     by_version: bool = False
     """whether it contains a marker that hides a single version: Delete or DeleteFamilyVersion"""
 

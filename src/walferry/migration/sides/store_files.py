@@ -68,7 +68,7 @@ class RegionFiles:
 
     @classmethod
     def from_json(cls, kept: Sequence[Any]) -> RegionFiles:
-        """What `as_json` returned."""
+        """The inverse of `as_json`."""
         start, stop, region, stores = kept
         return cls((bytes.fromhex(start), bytes.fromhex(stop)), region, None if stores is None else _sets(stores))
 
@@ -100,7 +100,7 @@ class Stores:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Stores:
-        """What `as_json` returned."""
+        """The inverse of `as_json`."""
         return cls({region: _sets(stores) for region, stores in kept.items()})
 
 

@@ -78,7 +78,7 @@ class Begun:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Begun:
-        """What `as_json` returned."""
+        """The inverse of `as_json`."""
         files = [RegionFiles.from_json(one) for one in kept["files"]]
         claimed = None if kept["claimed"] is None else (kept["claimed"][0], kept["claimed"][1])
         return cls(Known.from_json(kept["known"]), files, kept["rules"], claimed)

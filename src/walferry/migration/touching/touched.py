@@ -153,7 +153,7 @@ class Known:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Known:
-        """What `as_json` returned."""
+        """The inverse of `as_json`."""
         return cls(**{**kept, "pending": RowSpans.unpack(kept["pending"])})
 
 
