@@ -280,7 +280,7 @@ def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
 
 def _placed(task: RowTask, cells: pa.RecordBatch) -> pa.RecordBatch:
-    """The cells with their pieces, without those of pieces that are not to be applied."""
+    """Assign each cell its piece, and keep only the cells of pieces to apply."""
     pieces = pieces_of(cells, task.borders)
     at = cells.schema.get_field_index("piece")
     cells = cells.set_column(at, cells.schema.field(at), pa.array(pieces))

@@ -94,12 +94,12 @@ class Lineage:
     """region and sequence number of each opening that no closing follows in the same WAL group"""
 
     def is_succeeded(self, region: KnownRegion) -> bool:
-        """Whether regions that first opened after this closed region took over its files.
+        """Whether regions that first opened after a closed region took over its files.
 
-        They have a reference or a link to one of its files (StoreFileInfo, HFileLink), or a link that this region had
-        itself. A split does not pass on files without cells. If the region has only such files, its lower daughter
-        opens without files at the same first row. (A region that is created or restored may look the same, but opens at
-        a low number.)
+        They have a reference or a link to one of its files (StoreFileInfo, HFileLink), or a link that the closed region
+        had itself. A split does not pass on files without cells. If the closed region has only such files, its lower
+        daughter opens without files at the same first row. (A region that is created or restored may look the same, but
+        opens at a low number.)
         """
         assert region.closed_sequence is not None
         if not self.opens_past_closing:

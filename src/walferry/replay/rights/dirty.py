@@ -45,7 +45,7 @@ class UnmarkedRowsError(WalferryError):
 
 @dataclass(frozen=True)
 class DirtyRows:
-    """Rows of a target table that may hold what they should not."""
+    """Rows of a target table that may hold wrong data."""
 
     table: str
     name: str

@@ -126,7 +126,7 @@ def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
 
 
 def _holds_nothing(run: Run, file: WalFile) -> bool:
-    """Whether the file is archived, so nobody writes to it any more, and has no entry."""
+    """Whether the file is archived and has no entry: nobody writes to an archived file any more."""
     files, root = run.source_files, run.wal_root
     if file.place is not Place.ARCHIVED or bytes_held(files, root, file):
         return False

@@ -25,7 +25,7 @@ class Early:
 
 
 def sent_before(run: Run, cut: Cut) -> Early:
-    """What another process may have sent early of the files before a cut."""
+    """What another process may have sent, while they were open, of the files before a cut."""
     sent = sent_earlier(run)
     seen = run.ledger.log.known(sent)
 
@@ -39,7 +39,7 @@ def sent_before(run: Run, cut: Cut) -> Early:
 
 
 def sent_earlier(run: Run) -> dict[str, Sent]:
-    """By file, what another process may have sent while the file was open; without naming regions."""
+    """By file, what another process may have sent while the file was open. Names no regions."""
     return {
         name: Sent(0, sent.shown, frozenset(sent.tables), frozenset()) for name, sent in sent_early(run.ledger).items()
     }

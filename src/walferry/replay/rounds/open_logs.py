@@ -17,8 +17,8 @@ other regions, with other rows. Those regions wait for the batch, with the entri
 Leaving out edits depends on six more facts. Where one does not hold, everything is sent again, which changes nothing
 (R3):
 
-1. The leases were held throughout: nobody else has written since. An `OpenLogs` belongs to one taking of the leases,
-   and `OpenLogs.settle` asserts that the batch is applied under the same ones.
+1. The leases were held throughout: nobody else has written since. A replay makes a new `OpenLogs` each time it takes
+   the leases, and `OpenLogs.settle` asserts that the batch is applied under the same ones.
 2. If quarantine holds a region, its edits from some entry on were not sent. `Handover.whole` has no region that was
    held at the last cut or later.
 3. A line never returns: every opening of a region raises its number. If a region's line after the cut is one that the
@@ -103,7 +103,7 @@ def seconds_between(groups: int) -> float:
 
 
 class OpenLogs:
-    """Sends what the open logs show. One per taking of a replay's leases; thread-safe.
+    """Sends what the open logs show. A replay needs a new one each time it takes its leases. Thread-safe.
 
     Before anything is sent, it is noted in the ledger under `fence`, which raises once another process has the leases.
     """
@@ -396,7 +396,7 @@ class OpenLogs:
 
     def _doubt_next(self, listed: Sequence[WalFile]) -> None:
         """The last listing is too old: since then a log may have been created, closed and archived, before the listed
-        ones. So stop to read groups that have a newer log."""
+        ones. So stop following groups that have a newer log."""
         for tail in self._tails.values():
             if tail.next_in(listed) is not None:
                 tail.break_off()

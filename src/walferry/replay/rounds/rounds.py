@@ -137,10 +137,10 @@ def _batch(
 
 
 def mark_overtaken(run: Run, route: Route, files: Sequence[WalFile]) -> None:
-    """Mark the tables to which newer edits were applied than those of a file that has turned up only now.
+    """Mark the tables of files that turn up only after newer edits of their WAL group were applied.
 
-    The file's edits are applied after the newer ones. A file turns up late if no queue named it, or if somebody put it
-    back.
+    Such a file's edits are applied after the newer ones. A file turns up late if no queue named it, or if somebody put
+    it back.
     """
     reached = run.ledger.log.reached()
     for file in files:
