@@ -1,6 +1,6 @@
-"""What phases found out and later ones go by: typed here, kept as JSON in the ledger.
+"""Facts that one phase records and later phases use: typed here, kept as JSON in the ledger.
 
-Other facts of phases are for people (the report, the board); nothing is steered by them.
+All other facts of phases are only for people (the report, the board).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPENED = "target opened"
 Lines = Mapping[str, Mapping[str, str]]
 """For each source table, the line of each region, by encoded name (`replay.log.cut`)."""
 LinesOf = Literal["applied", "end fence"]
-"""Of which cut: the last one before which everything is applied (the start fence at first), or the end fence."""
+"""Which cut: the last one before which everything is applied (at first the start fence), or the end fence."""
 
 
 class _Facts(BaseModel):
@@ -41,7 +41,7 @@ class WriteStopFacts(_Facts):
     """What the phase `write_stop` found out."""
 
     at_ms: int
-    """from when on the stop counts: the operator's confirmation, or the first table's READONLY"""
+    """when the stop began: the operator's confirmation, or the first table's READONLY"""
     how: Literal["confirm", "readonly"]
     by: str | None = None
     """who confirmed it"""
@@ -51,13 +51,13 @@ class OpenFacts(_Facts):
     """What the phase `open_target` found out."""
 
     at_ms: int | None
-    """from when on clients may use the target; None: from the end of `check_drain` on"""
+    """when clients may begin to use the target; None: at the end of `check_drain`"""
     why: tuple[str, ...] = ()
-    """why they must wait for that"""
+    """why clients must wait for `check_drain`"""
     rows: dict[str, int] = {}
     """for each table, how many rows were compared: those written since its last whole comparison"""
     explained: dict[str, int] = {}
-    """for each table, how many of them differ for a known reason, such as a flush that dropped a version"""
+    """for each table, how many of these rows differ for a known reason, such as a flush that dropped a version"""
 
 
 def open_facts(ledger: RunLedger) -> OpenFacts | None:
@@ -67,9 +67,9 @@ def open_facts(ledger: RunLedger) -> OpenFacts | None:
 
 
 def opened_ms(ledger: RunLedger) -> int | None:
-    """From when on clients may use the target: since `open_target` or, if that declined, since `check_drain` ended.
+    """When the target was opened to clients: by `open_target` or, if that declined, at the end of `check_drain`.
 
-    Once noted (`note_opened`) it stays, whatever is done again.
+    Once noted (`note_opened`), the moment stays, even if these phases are repeated.
     """
     if (kept := ledger.notes.get(_OPENED)) is not None:
         return int(kept["at_ms"])
@@ -81,19 +81,19 @@ def opened_ms(ledger: RunLedger) -> int | None:
 
 
 def note_opened(ledger: RunLedger) -> None:
-    """Keep the moment from which on clients may use the target, if one of the two phases has recorded it: called after
-    each, and before any of them is done again."""
+    """Keep the moment at which the target was opened, once `open_target` or `check_drain` has recorded it. Call this
+    after each of the two phases, and before either is repeated."""
     if (at_ms := opened_ms(ledger)) is not None and ledger.notes.get(_OPENED) is None:
         ledger.notes.keep(_OPENED, {"at_ms": at_ms})
 
 
 def fence_facts(run: Run, kind: FenceKind) -> FenceFacts:
-    """Facts of a fence that must be set by now; UsageError if it is not."""
+    """Facts of a fence. Raises UsageError if the fence is not set yet."""
     return FenceFacts.model_validate(run.done(_PHASES[kind]))
 
 
 def fenced_ms(ledger: RunLedger) -> int | None:
-    """When the cut of the start fence began; None while it is not set."""
+    """When the cut of the start fence began; None while the fence is not set."""
     facts = ledger.phases.facts(_PHASES["start"])
     return None if facts is None else FenceFacts.model_validate(facts).at_ms
 
@@ -110,5 +110,5 @@ def keep_lines(run: Run, of: LinesOf, lines: Lines) -> None:
 
 
 def kept_lines(run: Run, of: LinesOf) -> Lines:
-    """The lines as remembered; none before that cut was made."""
+    """The lines that `keep_lines` recorded for a cut; none before that cut was made."""
     return run.ledger.notes.get(_LINES, of) or {}

@@ -14,7 +14,7 @@ def fences_of(ledger: RunLedger) -> Fences:
         return {p.group: (p.number, p.offset) for p in ledger.log.fence(kind) or []}
 
     end = positions("end")
-    alive = [p.number for p in ledger.log.fence("start") or [] if p.file]  # without one: after a dead server's last
+    alive = [p.number for p in ledger.log.fence("start") or [] if p.file]  # no file: a group of a dead server
     return Fences(
         positions("start"), end, ledger.log.groups() if end else frozenset(), started_ms=min(alive, default=0)
     )

@@ -19,7 +19,7 @@ Connections = Callable[[str], Cluster]
 
 
 def load_spec(path: Path) -> Spec:
-    """Read a spec from YAML. Raises UsageError, which names the file, the key and what is wrong with it."""
+    """Read a spec from YAML. Raises UsageError, which names the file, the key and the fault."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -27,7 +27,7 @@ def load_spec(path: Path) -> Spec:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}", file=str(path)) from error
     except yaml.YAMLError as error:
-        # Not the error's whole text, which quotes the file.
+        # The error's full text quotes the file, which may hold secrets.
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         what = getattr(error, "problem", None) or "unreadable"
@@ -75,7 +75,8 @@ def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:
 def cluster_from_connection(
     connection_id: str, host: str | None, port: int | None, extra: Mapping[str, Any], login: str | None = None
 ) -> Cluster:
-    """Read a connection of type `hbase`: host = ZooKeeper quorum, port for hosts that name none, the rest as extras."""
+    """Read a connection of type `hbase`: `host` is the ZooKeeper quorum, `port` is for hosts that name none, and
+    `extra` has the rest."""
     if not host:
         raise UsageError(
             f"connection {connection_id} has no host: set it to the ZooKeeper quorum", connection=connection_id
@@ -102,7 +103,7 @@ def environment_connection(connection_id: str) -> Cluster:
     try:
         host, port, login, extra = _json_connection(text) if text.lstrip().startswith("{") else _uri_connection(text)
     except (ValueError, TypeError, AttributeError):
-        # Not the error's own text, which may quote the value and with it a password.
+        # The error's own text may quote the value, and with it a password.
         raise UsageError(f"{variable} is neither Airflow's JSON nor its URI format", connection=connection_id) from None
     return cluster_from_connection(connection_id, host, port, extra, login)
 
@@ -129,7 +130,7 @@ def _uri_connection(text: str) -> Connection:
     credentials, _, place = parts.netloc.rpartition("@")
     host, _, port = (place, "", "") if "," in place else place.partition(":")
     extra = dict(parse_qsl(parts.query))
-    if "__extra__" in extra:  # how Airflow writes extras that a query cannot hold
+    if "__extra__" in extra:  # Airflow writes extras here that a query cannot hold
         extra = json.loads(extra["__extra__"])
     login = unquote(credentials.partition(":")[0])
     return unquote(host), int(port) if port else None, login or None, extra

@@ -1,6 +1,6 @@
 """Heartbeats: a process that works on a run renews a note in the ledger, so that a kill -9 shows within seconds.
 
-The note also tells how many requests per second the process sends to the clusters.
+The note also has the rate at which the process sends requests to the clusters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTE = "at work"
 BEAT_SECONDS = 3.0
 SUBMITTED = "submitted"
 LONGEST_START_SECONDS = 600.0
-"""an app that has not begun its phase after this long is not about to"""
+"""an app that has not started its phase after this long is not expected to start it any more"""
 SILENT_SECONDS = 15.0
 """a process without a heartbeat for this long counts as dead"""
 
@@ -77,8 +77,8 @@ def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -
 def alive(ledger: RunLedger) -> set[str]:
     """Labels of what live processes are working on; "" is a whole command.
 
-    Their last heartbeat is younger than `SILENT_SECONDS`, and a process of this machine must still exist: after a
-    kill -9 it counts as dead at once.
+    A process lives while its last heartbeat is younger than `SILENT_SECONDS`. A process of this machine must also
+    exist, so after a kill -9 it counts as dead at once.
     """
     return set(_signs(ledger))
 
@@ -104,7 +104,7 @@ def _busy(ledger: RunLedger, facts: Mapping[str, Any], at_ms: int) -> RunBusyErr
 
 
 def command_since(ledger: RunLedger) -> int | None:
-    """When the command began that works on the run now; None if there is none."""
+    """When the command that works on the run now began; None if there is no such command."""
     return _signs(ledger).get("", {}).get("since_ms")
 
 
@@ -114,7 +114,7 @@ def note_submitted(ledger: RunLedger, label: str) -> None:
 
 
 def submitted(ledger: RunLedger) -> dict[str, int]:
-    """For which phases (labels) a process that lives has submitted an app, and when; also those that have begun."""
+    """The phases (by label) for which a live process has submitted an app, and when; also phases that have started."""
     oldest = clock.now_ms() - LONGEST_START_SECONDS * 1000
     return {
         label: facts["since_ms"] for label, (facts, at_ms) in ledger.notes.named(SUBMITTED).items()
@@ -123,7 +123,7 @@ def submitted(ledger: RunLedger) -> dict[str, int]:
 
 
 def requests_per_second(ledger: RunLedger) -> dict[str, dict[str, float]]:
-    """What live processes of the run send to the clusters, over the last minute: cluster to service to rate."""
+    """The rates at which live processes of the run sent requests over the last minute, by cluster and service."""
     by_process = {(sign.get("machine"), sign.get("pid")): sign.get("requests", {}) for sign in _signs(ledger).values()}
     total: dict[str, dict[str, float]] = {}
     for clusters in by_process.values():
@@ -140,26 +140,26 @@ def _signs(ledger: RunLedger) -> dict[str, dict[str, Any]]:
 
 
 def _lives(process: Mapping[str, Any], at_ms: int) -> bool:
-    """Whether the process that kept a note at that time is alive."""
+    """Whether the process that wrote a note at `at_ms` is alive."""
     return clock.now_ms() - at_ms < SILENT_SECONDS * 1000 and not gone(process)
 
 
 def this_process() -> dict[str, Any]:
-    """What `gone` needs to recognize this process later."""
+    """The facts by which `gone` recognizes this process later."""
     return {"pid": os.getpid(), "machine": _machine()}
 
 
 def gone(process: Mapping[str, Any]) -> bool:
-    """Whether a process (`this_process`, as it was then) was on this machine and has ended since.
+    """Whether a process, given as its own `this_process()`, ran on this machine and has ended since.
 
-    False for one of another machine: nothing is known of it.
+    False for a process of another machine, which this one cannot see.
     """
     machine = _machine()
     if machine is None or process.get("machine") != machine:
         return False
     try:
         os.kill(pid := int(process["pid"]), 0)
-        # The state follows the command in parentheses. A zombie has ended, though nobody has asked how.
+        # The state follows the command in parentheses. A zombie has ended; its parent has not waited for it yet.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except ProcessLookupError:
         return True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 MOST_BYTES = 256 << 20
-"""of packed rows that are kept, the newest ones"""
+"""of packed rows that are kept; the oldest are dropped"""
 
 
 class KnownRows:
-    """Packed rows (`apply.written`) by file and table. The oldest are forgotten: whoever needs them reads the file."""
+    """Packed rows (`apply.written`) by file and table. The oldest are dropped: read the file to get them again."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
@@ -24,12 +24,12 @@ class KnownRows:
         return self._tables
 
     def collect(self, table: str) -> None:
-        """From now on, collect the rows of a table, too."""
+        """From now on, also collect the rows of a table."""
         with self._lock:
             self._tables |= {table}
 
     def keep(self, file: str, table: str, packed: bytes) -> None:
-        """Keep the rows of a table of which a file holds edits: all of them."""
+        """Keep the rows of a table: every row for which the file holds edits."""
         with self._lock:
             self._bytes += len(packed) - len(self._of.pop((file, table), b""))
             self._of[file, table] = packed
@@ -37,6 +37,6 @@ class KnownRows:
                 self._bytes -= len(self._of.pop(next(iter(self._of))))
 
     def of(self, file: str, table: str) -> bytes | None:
-        """Those rows; None if they are not known."""
+        """The rows of a table in a file; None if they are not known."""
         with self._lock:
             return self._of.get((file, table))

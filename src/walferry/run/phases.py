@@ -1,4 +1,4 @@
-"""The phases of each kind of run, as data: their order, what each needs, and what it does.
+"""The phases of each kind of run, as data: their order, what each one needs, and what it does.
 
 The shell, the DAG, the status, the board and `Run.once` read them here; `walferry.pipeline` binds each to its function.
 """
@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from walferry.ledger.rows import RunKind
 
 Waits = Literal["approval", "write stop"]
-"""the answers that a phase may wait for"""
+"""answers that a phase may wait for"""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Phase:
     waits_for: Waits | None = None
     """the answer that it waits for"""
     repeats: bool = False
-    """it is never over: it is done each time that somebody asks for it"""
+    """it is never over: it is done each time somebody requests it"""
 
 
 _UP_TO_SNAPSHOT = (
@@ -117,7 +117,7 @@ def steps(kind: RunKind, tables: Sequence[str]) -> Iterator[tuple[Phase, str]]:
 
 
 def needed(phase: Phase, kind: RunKind, subject: str, tables: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(phase, subject) of all that must be done before a phase may start.
+    """(phase, subject) of everything that must be done before a phase may start.
 
     If both phases are by table, only the same table counts; otherwise all tables do.
     """

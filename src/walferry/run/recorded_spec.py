@@ -1,7 +1,7 @@
-"""The spec of a run as the ledger recorded it, read with the models of a given one.
+"""The spec of a run as the ledger recorded it, read with the same models as a spec that a person gives.
 
-A key that an older walferry did not record has the model's default. Each function raises UsageError, which names the
-run and the key, for what cannot be read.
+A key that an older walferry did not record has the model's default. Each function raises UsageError for a spec that it
+cannot read; the error names the run and the key.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def spec_of(run: RunRecord) -> ResolvedSpec:
 
 
 def options_of(run: RunRecord) -> Options:
-    """How the run goes, also of a watch."""
+    """The run's options; a watch has them too."""
     return _read(Options, run, {key: run.spec[key] for key in Options.model_fields if key in run.spec})
 
 
@@ -46,7 +46,7 @@ def source_of(run: RunRecord) -> Cluster | None:
 
 
 def target_of(run: RunRecord) -> Cluster | None:
-    """The cluster that the run writes to; None if none is recorded, as of a watch."""
+    """The cluster that the run writes to; None if none is recorded, for example for a watch."""
     return _read(_Target, run, run.spec).target
 
 
@@ -56,7 +56,7 @@ def source_tables(run: RunRecord) -> list[str]:
 
 
 def target_tables(run: RunRecord) -> dict[str, str]:
-    """The target table of each source table, in the order of the latter; both without the namespace `default`."""
+    """The target table of each source table, ordered by source table; both without the namespace `default`."""
     return {pair.source: pair.target for pair in sorted(_read(_Tables, run, run.spec).tables, key=lambda p: p.source)}
 
 

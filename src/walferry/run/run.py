@@ -107,11 +107,11 @@ class Run:
 
     @cached_property
     def source_log(self) -> SourceLog:
-        """The source's WAL files, as one lists them round after round."""
+        """The source's WAL files, for listing them in every round."""
         return SourceLog(self.source_files, self.wal_root)
 
     def source_address(self, workers: int = 0) -> ClusterAddress:
-        """The source for the driver or, with `workers`, for each of so many Spark workers, with copies of its WALs."""
+        """The source, with copies of its WALs, for the driver or, with `workers`, for each of so many Spark workers."""
         address = self.spec.source_address(workers)
         return replace(address, copies=self.staged_folders, session_seconds=self._session_seconds)
 
@@ -121,14 +121,14 @@ class Run:
 
     @property
     def log_times(self) -> LogTimes:
-        """Times of the source's log, by this process's environment."""
+        """Times of the source's log, from this process's environment."""
         from walferry.settings import LogTimes  # here: Spark's workers import this module and need no settings
 
         return LogTimes.read()
 
     @property
     def writing(self) -> Writing:
-        """What is sent to the target at a time, by this process's environment."""
+        """How much is sent to the target at a time, from this process's environment."""
         from walferry.settings import Writing
 
         return Writing.read()
@@ -146,9 +146,9 @@ class Run:
 
     @cached_property
     def staged_folders(self) -> tuple[str, ...]:
-        """Where copies of the source's WALs are: this run's folder or, for a window, those of other runs.
+        """Where copies of the source's WALs are: this run's folder or, for a window, the folders of other runs.
 
-        Another run's folder that cannot be reached is left out: a window that needs its copies names what is missing.
+        Another run's folder that cannot be reached is left out; a window that needs its copies names the missing files.
         """
         own = self.staged_folder
         if self.record.kind != "window":
@@ -168,7 +168,7 @@ class Run:
 
     @property
     def wal_root(self) -> str:
-        """The folder on the source's file system that has WALs/ and oldWALs/, without a trailing slash."""
+        """The folder with WALs/ and oldWALs/ on the source's file system, without a trailing slash."""
         return self.spec.source.address().wal_path
 
     @property
@@ -178,11 +178,11 @@ class Run:
 
     @property
     def target_wal_root(self) -> str:
-        """The folder on the target's file system that has WALs/ and oldWALs/, without a trailing slash."""
+        """The folder with WALs/ and oldWALs/ on the target's file system, without a trailing slash."""
         return self.spec.target.address().wal_path
 
     def is_due(self, phase: str, subject: str = "") -> bool:
-        """Whether a phase is still to be done, as one that repeats always is.
+        """Whether a phase is still to be done. A phase that repeats always is.
 
         Raises PhaseNotReadyError when it may not start yet, and UsageError when the run has ended without it.
         """
@@ -201,9 +201,9 @@ class Run:
     ) -> dict[str, Any]:
         """Do a phase if it is due (`is_due`). Returns its facts either way; a failure is recorded and raised.
 
-        `work` must be idempotent: a killed task leaves the phase started, and the next task starts it from the
-        beginning. `fence` raises, in the transaction that records that it is done, if that must not be recorded. Raises
-        what `is_due` does.
+        `work` must be idempotent: a killed task leaves the phase started, and the next task repeats it from the
+        beginning. `fence` is called in the transaction that records the phase as done, and raises if that must not be
+        recorded. Raises the errors of `is_due`, `work` and `fence`.
         """
         label = f"{phase} {subject}".strip()
         if not self.is_due(phase, subject):
@@ -222,7 +222,8 @@ class Run:
         return facts
 
     def require_needs(self, phase: str, subject: str = "") -> None:
-        """Raise PhaseNotReadyError unless all that a phase needs is done in the ledger, whatever Airflow says."""
+        """Raise PhaseNotReadyError unless the ledger records every phase as done that this one needs. Airflow's task
+        states do not count."""
         kind, tables = self.record.kind, [pair.source for pair in self.tables]
         done = {(known.phase, known.subject) for known in self.ledger.phases.all() if known.state == "done"}
         missing = [step for step in needed(phase_of(kind, phase), kind, subject, tables) if step not in done]
@@ -235,7 +236,7 @@ class Run:
             )  # fmt: skip
 
     def done(self, phase: str, subject: str = "") -> dict[str, Any]:
-        """The facts of a phase that must be done. Raises UsageError if it is not."""
+        """The facts of a phase that is done. Raises UsageError if it is not."""
         facts = self.ledger.phases.facts(phase, subject)
         if facts is None:
             raise UsageError(
@@ -251,7 +252,7 @@ class Run:
 
     @property
     def peer(self) -> str:
-        """Id of the replication peer that keeps the source's WALs (peer ids may not contain '-')."""
+        """Id of the replication peer that keeps the source's WALs (HBase forbids '-' in peer ids)."""
         return f"walferry_{self.run_id.replace('-', '_')}"
 
     def snapshot(self, source_table: str) -> str:
@@ -279,7 +280,7 @@ def _answers(url: str, user: str) -> bool:
     try:
         files, path = open_folder(url, user)
         files.status(path)
-    except Exception as error:  # whatever it is, it is another run's
+    except Exception as error:  # any error of another run's folder is only a warning here
         log.warning("the copies of WALs in %s cannot be reached: %s", url, error)
         return False
     return True

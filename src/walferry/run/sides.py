@@ -1,4 +1,4 @@
-"""The two sides of a run: for each its cluster, and what a table is called there."""
+"""The two sides of a run: the cluster of each, and the names of tables there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spec of a run: its keys, their defaults and their checks. What a key steers is in its description."""
+"""The spec of a run: its keys, their defaults and their checks. Each key's description says what it does."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class TimeWindow(BaseModel):
 
 
 class SourceRequests(BaseModel):
-    """How many requests per second a run may send to the source; None: as many as it has to."""
+    """How many requests per second a run may send to the source; None: no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -155,7 +155,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?) ?([kKMGT]?)(i?)B?(?:/s)?")
 
 
 def rate(value: Any) -> Any:
-    """A rate per second from text: 50000, 50k, 20MB, 64MiB/s. Raises ValueError for other text, and unless above 0."""
+    """Parse a rate per second: 50000, 50k, 20MB, 64MiB/s. Raises ValueError for other text, and unless above 0."""
     if isinstance(value, str):
         found = _RATE.fullmatch(value.strip())
         if found is None:
@@ -171,7 +171,7 @@ _Rate = Annotated[float, BeforeValidator(rate, json_schema_input_type=float | st
 
 
 class Throttle(BaseModel):
-    """How much a run may write to the target per second, all its processes together; None: as much as it can."""
+    """How much all processes of a run together may write to the target per second; None: no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -180,7 +180,7 @@ class Throttle(BaseModel):
 
 
 class Options(BaseModel):
-    """How a run goes. Each key has a default, which is in no other place."""
+    """The options of a run. Each key's default is defined only here."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -356,20 +356,20 @@ class ResolvedSpec(Spec):
         return self
 
     def source_address(self, workers: int = 0) -> ClusterAddress:
-        """The source for the driver or, with `workers`, for each of so many Spark workers.
+        """The source for the driver or, with `workers`, for each of that many Spark workers.
 
-        The driver may send half of the requests that `source_requests` allows, the workers together the other half.
+        The driver may send half of the requests that `source_requests` allows; the workers share the other half.
         """
         address = replace(self.source.address(), rates=self.source_requests.rates())
         return address.shared_by(2 * max(1, workers))
 
     @property
     def writer_kind(self) -> WriterKind:
-        """By which protocol edits reach the target that do not go in bulk."""
+        """The protocol that sends edits to the target, unless they go in bulk."""
         return self.apply if isinstance(self.apply, WriterKind) else WriterKind.RPC
 
     def as_recorded(self) -> dict[str, Any]:
-        """Plain values for the ledger, which validate to the same spec."""
+        """Plain values for the ledger; validating them gives the same spec."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -378,7 +378,7 @@ def describe_faults(error: ValidationError) -> str:
     faults = []
     for fault in error.errors(include_url=False):
         if fault["loc"][-1:] == ("str",) and isinstance(fault["input"], dict):
-            continue  # the cluster is given as a mapping: that it is not a connection id is not the fault
+            continue  # the cluster is given as a mapping, so "not a connection id" is no fault
         place = ".".join(str(part) for part in fault["loc"] if part not in ("Cluster", "str")) or "spec"
         if fault["type"] == "model_type":
             message = "give a mapping of keys"
@@ -389,7 +389,7 @@ def describe_faults(error: ValidationError) -> str:
 
 
 def unknown_key(key: object) -> str:
-    """What to say of a key that is not known: also the known one that it resembles."""
+    """The message for an unknown key; it suggests the known key that this one resembles."""
     models = (Spec, Cluster, TablePair, TimeWindow, SourceRequests, Throttle)
     known = {field.alias or name for model in models for name, field in model.model_fields.items()}
     if key in known:

@@ -16,7 +16,7 @@ from walferry.run.spec import ResolvedSpec
 def start_run(
     ledger: Ledger, params: Mapping[str, Any], connections: Connections, owner: str, kind: RunKind = "migration"
 ) -> str:
-    """Open the run of a spec given as a mapping, or find the owner's unfinished one. Returns its id."""
+    """Open a run for a spec given as a mapping, or find the owner's unfinished run. Returns its id."""
     spec = _resolved(params, connections)
     return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, kind).run_id
 
@@ -24,7 +24,7 @@ def start_run(
 def continue_run(ledger: Ledger, run_id: str, params: Mapping[str, Any], connections: Connections, owner: str) -> str:
     """Hand an unfinished run over to another owner. Returns its id.
 
-    Raises UsageError if it has ended, if the spec is another one, and RunBusyError while a live process works on it.
+    Raises UsageError if the run has ended or its spec differs, and RunBusyError while a live process works on it.
     """
     spec = _resolved(params, connections)
     found = ledger.run(run_id)

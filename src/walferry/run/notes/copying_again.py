@@ -1,4 +1,4 @@
-"""Tables of the target that are being copied again from the source, as the ledger knows them."""
+"""Target tables that are being copied again from the source, as recorded in the ledger."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _NOTE, _DONE, _GIVEN_UP, _REPLACED = "copying again", "copied again", "copying g
 
 @dataclass(frozen=True)
 class Copying:
-    """How far a table is."""
+    """How much of a table was copied again."""
 
     by: str
     reason: str
     asked_ms: int
     nonce: tuple[int, int]
-    """of the request that empties the target table: the master does not repeat what it did for the same one"""
+    """of the request that empties the target table: HBase's master does not repeat a request with the same nonce"""
     emptied: bool = False
     open: tuple[Range, ...] = ()
-    """what is left of the regions that were begun"""
+    """the ranges that are left of regions whose copy was started"""
     rest: bytes | None = b""
-    """the first row of those that were not; None: all were"""
+    """first row of the regions whose copy was not started; None: every region was started"""
     regions: int = 0
-    """of the source, that were copied"""
+    """source regions that were copied"""
     of: int = 0
-    """all of them, when it last went on"""
+    """all regions of the source table, when copying last continued"""
     cells: int = 0
     size: int = 0
-    """bytes of these"""
+    """bytes of these cells"""
     fault: str = ""
-    """why it did not go on when it was last tried"""
+    """why the last attempt did not continue"""
     seconds: float = 0.0
-    """that this took, without the waits in between"""
+    """how long copying took, without the waits in between"""
     request: str = ""
-    """the name of what asked for it, for one that may ask again for the same: a task of Airflow and its next try"""
+    """identifies the request, so that an Airflow task and its retry ask for the same copy"""
 
     @property
     def is_done(self) -> bool:
@@ -59,13 +59,13 @@ class Copying:
         return f"{far}; it did not go on: {self.fault}" if self.fault else far
 
     def begin(self, ledger: RunLedger, table: str) -> None:
-        """Keep that a table is to be copied again."""
+        """Record that a table is to be copied again."""
         ledger.notes.keep(_NOTE, self._facts(), table)
 
     def advance(self, ledger: RunLedger, table: str, fence: Change = lambda connection: None) -> None:
-        """Keep how far it is, if it goes on.
+        """Record the progress of the copy.
 
-        Raises what `fence` does, and GivenUpError if somebody has ended it, or asked for it once more.
+        Raises what `fence` raises, and GivenUpError if somebody has ended this copy, or requested another one.
         """
         _advance(ledger, table, self, self._facts(), fence)
 
@@ -75,7 +75,7 @@ class Copying:
 
 
 class GivenUpError(WalferryError):
-    """A table is no longer copied again, or another time."""
+    """A table is no longer to be copied again, or a newer request has replaced this one."""
 
 
 def copying(ledger: RunLedger) -> dict[str, Copying]:
@@ -85,18 +85,18 @@ def copying(ledger: RunLedger) -> dict[str, Copying]:
 
 @dataclass(frozen=True)
 class Copied:
-    """That a table was copied again."""
+    """A table was copied again."""
 
     by: str
     reason: str
     at_ms: int
     cells: int
     size: int
-    """bytes of these"""
+    """bytes of these cells"""
     seconds: float = 0.0
-    """that this took, without the waits in between; 0 if nobody has measured it"""
+    """how long copying took, without the waits in between; 0 if nobody has measured it"""
     request: str = ""
-    """of `Copying`"""
+    """as in `Copying`"""
 
     def describe(self) -> str:
         """As a clause."""
@@ -106,7 +106,7 @@ class Copied:
 
 
 def end_copying(ledger: RunLedger, table: str, done: Copying, fence: Change) -> None:
-    """All rows of a table were copied. Raises as `Copying.advance`."""
+    """Record that all rows of a table were copied. Raises the errors of `Copying.advance`."""
     ended = Copied(done.by, done.reason, now_ms(), done.cells, done.size, round(done.seconds, 1), done.request)
     ledger.notes.keep(_DONE, asdict(ended), table)
     note_replaced(ledger, table)
@@ -114,7 +114,7 @@ def end_copying(ledger: RunLedger, table: str, done: Copying, fence: Change) -> 
 
 
 def give_up_copying(ledger: RunLedger, table: str) -> None:
-    """A table is no longer to be copied again."""
+    """Record that a table is no longer to be copied again."""
     note_replaced(ledger, table)
     if (now := copying(ledger).get(table)) is not None:
         ledger.notes.keep(_GIVEN_UP, {"request": now.request}, table)
@@ -122,17 +122,17 @@ def give_up_copying(ledger: RunLedger, table: str) -> None:
 
 
 def is_given_up(ledger: RunLedger, table: str, request: str) -> bool:
-    """Whether somebody has ended what a request asked for."""
+    """Whether somebody has ended the copy that a request asked for."""
     return ledger.notes.get(_GIVEN_UP, table) == {"request": request} and bool(request)
 
 
 def note_replaced(ledger: RunLedger, table: str) -> None:
-    """No comparison that began before this moment says anything of a table."""
+    """Record that the table's rows are replaced now: comparisons that began before this moment no longer count."""
     ledger.notes.keep(_REPLACED, {"at_ms": now_ms()}, table)
 
 
 def replaced_ms(ledger: RunLedger, table: str) -> int | None:
-    """That moment; None if there was none."""
+    """When the table's rows were last replaced; None if they never were."""
     kept = ledger.notes.get(_REPLACED, table)
     return None if kept is None else int(kept["at_ms"])
 
@@ -149,12 +149,12 @@ def _advance(ledger: RunLedger, table: str, now: Copying, facts: dict[str, Any] 
 
 
 def copied(ledger: RunLedger) -> dict[str, Copied]:
-    """The source tables that were copied again, each the last time."""
+    """The last completed copy of each source table that was copied again."""
     return {table: Copied(**kept) for table, (kept, _) in ledger.notes.named(_DONE).items()}
 
 
 def waits_for_copying(ledger: RunLedger) -> str:
-    """Why nothing of these tables counts as equal now; "" if there are none."""
+    """Why tables that are being copied again do not count as equal now; "" if there are none."""
     return "; ".join(f"{table} is being copied again: {one.describe()}" for table, one in copying(ledger).items())
 
 

@@ -1,4 +1,4 @@
-"""Which comparison of a table counts at the end of a run: the last gate and the run's state go by the same one."""
+"""Which comparison of a table counts at the end of a run, for both the last gate and the run's state."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from walferry.run.recorded_spec import source_tables
 def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[str]]:
     """The comparison of each table that counts at the end of the run, and the tables without one.
 
-    It counts if the current attempt of the phase `compare`, which is done, recorded it after the current drain, which
-    is done, and for the current end fence. `walferry verify` or an outdated attempt does not count.
+    The phases `compare` and `drain` must be done. A comparison counts if the current attempt of `compare` recorded it
+    after the current drain and for the current end fence. `walferry verify` and outdated attempts do not count.
     """
     phases = {(phase.phase, phase.subject): phase for phase in ledger.phases.all()}
     drain = last_drain(ledger)
@@ -29,10 +29,10 @@ def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[s
 
 
 def whole_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:
-    """The newest comparison of a table, made for whatever purpose, if it names every row that differed.
+    """The newest comparison of a table, for any purpose, if it names every row that differed.
 
-    Then the table is equal where none of these rows, and none that was touched since, differs. None if there is no
-    comparison, or if it left something out.
+    Then the table is equal once no row that it names and no row touched since differs. None if there is no comparison,
+    or if it left something out.
     """
     newest = [made for made in ledger.comparisons.tables() if made.table == table][-1:]
     for made in newest:
@@ -50,15 +50,15 @@ AFTER_THE_RUN = (
 
 
 def is_after_the_run(ledger: RunLedger, made: ComparedTable) -> bool:
-    """Whether a comparison leaves out nothing that clients write: the target is open, and nobody keeps its log any
-    more."""
+    """Whether a comparison began after the end of a migration. Clients then write to the target, and the comparison
+    counts their writes as differences."""
     run = ledger.record
     ended_ms = run.ended_ms if run.kind == "migration" and run.state == "done" else None
     return ended_ms is not None and made.began_ms >= ended_ms
 
 
 def counts_as_equal(ledger: RunLedger, table: str) -> bool:
-    """Whether nothing is known that differs: by the last look at a table or, before the first, by its comparison."""
+    """Whether no row is known to differ, by the last look at a table or, before the first look, by its comparison."""
     made = whole_comparison(ledger, table)
     if made is None:
         return False
@@ -70,7 +70,7 @@ def counts_as_equal(ledger: RunLedger, table: str) -> bool:
 
 
 def end_fence_digest(ledger: RunLedger) -> str:
-    """A digest that identifies the current end fence; "" while there is none."""
+    """A digest that identifies the current end fence; "" while no end fence is set."""
     positions = ledger.log.fence("end")
     if not positions:
         return ""
@@ -79,12 +79,12 @@ def end_fence_digest(ledger: RunLedger) -> str:
 
 
 def last_drain(ledger: RunLedger) -> tuple[int, str]:
-    """The number of the attempt at which the drain was done, 0 while it is not, and the digest of the end fence."""
+    """The number of the attempt that completed the drain (0: not done), and the digest of the end fence."""
     return _attempt_done(ledger.phases.find("drain")), end_fence_digest(ledger)
 
 
 def attempt_done(phases: Mapping[tuple[str, str], PhaseRecord], phase: str, subject: str = "") -> int:
-    """The number of the attempt at which a phase was done; 0 while it is not done."""
+    """The number of the attempt that completed a phase; 0 while the phase is not done."""
     return _attempt_done(phases.get((phase, subject)))
 
 

@@ -1,4 +1,4 @@
-"""What the last pass over a pair says, as far as a run's state needs it."""
+"""The result of the last pass over a pair, as far as a run's state needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def last_pass(ledger: RunLedger) -> PassRecord | None:
 
 
 def verdict(made: PassRecord) -> str:
-    """What a pass that has ended found."""
+    """The result of a pass that has ended."""
     late = f"; {made.under_way_rows} more were under way each time that they were read" if made.under_way_rows else ""
     found = rows_differ(made.differing_rows) if made.differing_rows else "both sides are equal"
     return f"pass {made.number}: {found}{late}"

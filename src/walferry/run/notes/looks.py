@@ -1,4 +1,4 @@
-"""What the last look at each table found: which rows differed that were touched since its whole comparison."""
+"""The result of the last look at each table: which of the rows touched since its whole comparison differed."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Look(BaseModel):
 
     at_ms: int
     rows: int
-    """that were read"""
+    """rows that were read"""
     read_bytes: int
-    """of both sides"""
+    """bytes read on both sides"""
     under_way: int
-    """of them, that differ and will be read again"""
+    """of these rows, how many differ and will be read again"""
     suspected: int = 0
-    """of those, that differ without an explanation: the next look that reads the log tells whether they do"""
+    """of the rows under way, how many have no explanation yet; the next look that reads the log decides"""
     unexamined: int = 0
-    """of those, that nobody has looked for a reason for yet, and that need not be under way at all"""
+    """of the rows under way, how many nobody has examined for a reason yet; these may differ for good"""
     left: int
-    """of them, that differ and are neither under way, accepted nor repaired"""
+    """of the rows read, how many differ and are neither under way, accepted nor repaired"""
     first: tuple[str, ...] = ()
-    """some of those, as shown to people, each with the reason why it is not repaired if that is known"""
+    """some of the rows left, as shown to people, each with the reason why it is not repaired, if that is known"""
 
     def fault(self) -> str:
         """What is wrong with the table, as a clause; "" if nothing is."""
@@ -54,9 +54,10 @@ def note_look(
     suspected: int = 0,
     unexamined: int = 0,
 ) -> None:
-    """Keep what a look found that began at `at_ms`.
+    """Keep the result of a look that began at `at_ms`.
 
-    `differing`: the rows that still differ, each with the reason why it is not repaired, "" if it will be read again.
+    `differing`: the rows that still differ, each with the reason why it is not repaired, or "" if it will be read
+    again.
     """
     left = {row: fault for row, fault in (differing or {}).items() if fault}
     first = tuple(f"row {shown_row(row)}: {fault}" for row, fault in list(left.items())[:_SHOWN])
@@ -75,8 +76,8 @@ def last_look(ledger: RunLedger, table: str) -> Look | None:
 
 
 def fault_now(ledger: RunLedger, table: str, look: Look) -> str:
-    """What is wrong with a table by its last look, as a clause; "" if nothing is, or if a person has accepted all rows
-    that it left."""
+    """What is wrong with a table according to a look, as a clause; "" if nothing is, or if a person has accepted all
+    rows that the look left."""
     looked, decided = ledger.comparisons.looked(table), ledger.comparisons.accepted().keys()
     accepted = len(looked) >= look.left and all(decision(item) in decided for item in looked)
     return "" if accepted else look.fault()

@@ -1,7 +1,7 @@
-"""The newest timestamp of each table, by what both sides held whenever they were read before the target was open.
+"""The newest timestamp of each table, from everything that was read on both sides before the target was open.
 
-A cell of a later timestamp at the open target was written there by a client. So a table whose cells have timestamps of
-the future does not open early: what clients write could not be told from them.
+A cell with a later timestamp at the open target was written there by a client. So a table whose cells have timestamps
+in the future does not open early: clients' cells could not be distinguished from those.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _LAST_SHOWN_MS = 253_402_300_799_000  # the year 9999
 
 
 def note_newest(ledger: RunLedger, table: str, timestamp: int, began_ms: int, *, whole: bool) -> None:
-    """Keep the newest timestamp that a reading found, which began at `began_ms`; no longer once the target is open.
+    """Keep the newest timestamp that a reading found. Does nothing once the target is open.
 
-    A reading of the `whole` table replaces what was known before it began.
+    A reading of the `whole` table replaces what was kept before the reading began (`began_ms`).
     """
     if opened_ms(ledger) is not None:
         return
@@ -30,16 +30,16 @@ def note_newest(ledger: RunLedger, table: str, timestamp: int, began_ms: int, *,
 
 
 def newest_of(ledger: RunLedger, table: str) -> int | None:
-    """The newest timestamp of a table; None before it was read."""
+    """The newest timestamp of a table; None before the table was read."""
     kept = ledger.notes.get(_NOTE, table)
     return None if kept is None else int(kept["timestamp"])
 
 
 def clients_from(ledger: RunLedger, table: str, late_ms: int = 0) -> int | None:
-    """The timestamp from which on cells that only the open target holds are its clients'; None while it is not open.
+    """Cells that only the open target holds are its clients' from this timestamp on; None while it is not open.
 
-    Late edits that are applied come to the target after the opening, with timestamps of their time. `late_ms`: by how
-    much the clock of a server of the target may be late.
+    Late edits are applied to the target after the opening, with the timestamps of their own time. `late_ms`: by how
+    much the clock of a target server may be late.
     """
     if (opened := opened_ms(ledger)) is None:
         return None
@@ -50,7 +50,7 @@ def clients_from(ledger: RunLedger, table: str, late_ms: int = 0) -> int | None:
 
 
 def keeps_closed(ledger: RunLedger, table: str, at_ms: int) -> str:
-    """Why a table does not open before it was compared as a whole while the source stands still; "" if it may."""
+    """Why a table may open only after a whole comparison while the source stands still; "" if it may open earlier."""
     newest = newest_of(ledger, table)
     if newest is None:
         return f"nobody has looked for the newest timestamp of {table}: compare it again"

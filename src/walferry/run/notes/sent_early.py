@@ -1,7 +1,7 @@
-"""What was sent of logs while they were being written, until it is known that they were sealed with the same bytes.
+"""Which edits of open logs were sent, until the sealed logs are known to have the same bytes.
 
-Bytes past the last acknowledgement may be taken back when HDFS recovers the file of a dead server. So each log of which
-something was sent has a note, before anything is sent, which stays until somebody has compared it with the sealed file
+HDFS may drop bytes past the last acknowledgement when it recovers the file of a dead server. So a note is written for
+each log before anything of the log is sent. The note stays until it was compared with the sealed file
 (`replay.log.taken_back`). Nothing else drops it.
 """
 
@@ -18,33 +18,33 @@ from walferry.ledger.batches import Change
 _NOTE = "sent early"
 
 Shown = tuple[int, int]
-"""the length of a file's beginning, and the CRC-32 of the entries there"""
+"""length of a file's beginning, and the CRC-32 of its entries"""
 
 
 class SentEarly(BaseModel):
-    """What was, or may have been, sent of one log."""
+    """The part of one log that was sent, or may have been sent."""
 
     model_config = ConfigDict(frozen=True)
 
     shown: tuple[Shown, ...]
-    """how the file began whenever somebody read it from its beginning: once for each process, or more often"""
+    """the file's beginning as each reader saw it that read from the start: at least one for each process"""
     tables: tuple[str, ...]
-    """the source tables that had edits there"""
+    """source tables that have edits in that part"""
 
 
 def sent_early(ledger: RunLedger) -> dict[str, SentEarly]:
-    """By file, what is still to be compared."""
+    """The notes that are still to be compared, by file."""
     return {name: SentEarly.model_validate(kept) for name, (kept, _) in ledger.notes.named(_NOTE).items()}
 
 
 def note_sent(ledger: RunLedger, files: Mapping[str, SentEarly], fence: Change) -> None:
-    """Keep what is about to be sent, in place of what was kept of these files. Raises what `fence` raises."""
+    """Note what is about to be sent, replacing older notes of these files. Raises what `fence` raises."""
     facts: dict[str, Mapping[str, Any]] = {name: one.model_dump() for name, one in files.items()}
     if facts:
         ledger.notes.keep_each(_NOTE, facts, fence)
 
 
 def compared(ledger: RunLedger, files: Collection[str]) -> None:
-    """These files were compared, and what was found is recorded."""
+    """Drop the notes of files that were compared and whose result is recorded."""
     if files:
         ledger.notes.drop_each(_NOTE, files)

@@ -1,4 +1,4 @@
-"""Why the gate to the cutover is shut, for a run's state: the gate notes what the ledger alone does not tell."""
+"""Why the gate to the cutover is shut, for a run's state. The gate notes this, since the ledger has it nowhere else."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from walferry.ledger import RunLedger
 _NOTE = "gate shut"
 _SHOWN = 10
 _AGAIN_MS = 60_000
-"""after which the same reasons are kept again"""
+"""age at which a note with the same reasons is written again"""
 _OLD_MS = 600_000
-"""after which they no longer count: nobody asks the gate any more, as while a person is asked for the approval"""
+"""age at which a note no longer counts: nobody asks the gate any more, as while a person is asked for the approval"""
 
 
 def note_shut_gate(ledger: RunLedger, reasons: Sequence[str]) -> None:
-    """Keep what the gate found now; asked every few seconds, so few of those are written."""
+    """Keep what the gate found now. The gate is asked every few seconds, so an unchanged result is rarely written."""
     if not reasons:
         if ledger.notes.get(_NOTE) is not None:
             ledger.notes.drop(_NOTE)
@@ -28,7 +28,7 @@ def note_shut_gate(ledger: RunLedger, reasons: Sequence[str]) -> None:
 
 
 def shut_gate_noted(ledger: RunLedger) -> str:
-    """What the gate found in the last minutes, as a cause; "" if it found nothing."""
+    """Why the gate was shut in the last minutes, as a cause; "" if it was not."""
     facts, at_ms = ledger.notes.named(_NOTE).get("", (None, 0))
     if facts is None or clock.now_ms() - at_ms >= _OLD_MS:
         return ""

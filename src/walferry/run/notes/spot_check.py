@@ -1,4 +1,4 @@
-"""What the second reader found: rows that HBase's own Java client, behind Thrift, read from both sides."""
+"""The result of the second reader: rows that HBase's own Java client, behind Thrift, read from both sides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from walferry.ledger.rows import Purpose
 from walferry.run.run import Run
 
 _NOTES: Mapping[Purpose, str] = {"phase": "spot check", "verify": "spot check on demand"}
-"""one each, so that nobody's `walferry verify` takes away what the last gate goes by"""
+"""one note for each purpose, so that `walferry verify` does not replace the result that the last gate uses"""
 
 
 class SpotCheck(BaseModel):
@@ -23,14 +23,14 @@ class SpotCheck(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     comparison: int
-    """its number, or the pass's"""
+    """number of the comparison, or of the pass"""
     rows: int = 0
-    """that were read from both sides"""
+    """rows that were read from both sides"""
     seconds: float = 0.0
     differing: tuple[str, ...] = ()
-    """those that differ although the comparison found them equal, as hex"""
+    """rows that differ although the comparison found them equal, as hex"""
     excused: int = 0
-    """those that the comparison knows of, or that correct copies may show differently"""
+    """rows that differ and that the comparison names too, or that correct copies may show differently"""
     why: str = ""
     """why no row, or not every one, was read"""
 
@@ -52,7 +52,7 @@ class SpotCheck(BaseModel):
 
 
 def note_spot_check(ledger: RunLedger, table: str, found: SpotCheck, purpose: Purpose) -> None:
-    """Keep the newest spot check of a table after a comparison that was made for this."""
+    """Keep the newest spot check of a table after a comparison made for this purpose."""
     ledger.notes.keep(_NOTES[purpose], found.model_dump(), table)
 
 
@@ -62,12 +62,12 @@ def last_spot_check(ledger: RunLedger, table: str) -> SpotCheck | None:
 
 
 def spot_check_of(ledger: RunLedger, made: ComparedTable) -> SpotCheck | None:
-    """The spot check after a comparison; None if there was none, or if a newer one has taken its place."""
+    """The spot check after a comparison; None if there was none, or if a newer one has replaced it."""
     return next((found for found in _kept(ledger, made.table) if found.comparison == made.attempt), None)
 
 
 def only_second(ledger: RunLedger, made: ComparedTable) -> bool:
-    """Whether rows differ for the second reader alone, by a comparison, and nobody has accepted them."""
+    """Whether a comparison has rows that differ only for the second reader and that nobody has accepted."""
     check = spot_check_of(ledger, made)
     if check is None or not check.differing:
         return False

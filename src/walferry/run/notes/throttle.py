@@ -1,4 +1,4 @@
-"""The throttle of a run: how much it may write per second. The spec has the first value, `walferry throttle` others."""
+"""The throttle of a run: how much it may write per second. The spec sets it first, `walferry throttle` changes it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NOTE = "throttle"
 
 
 def throttle_of(ledger: RunLedger) -> Throttle:
-    """What the run may do now: what was set last, or else what its spec says."""
+    """The run's throttle now: as set last, or else as in its spec."""
     kept = ledger.notes.get(NOTE)
     return options_of(ledger.record).throttle if kept is None else Throttle.model_validate(kept)
 
 
 def set_throttle(ledger: RunLedger, throttle: Throttle, actor: str) -> None:
-    """Let the run do so much from now on. The processes that work on it notice within a second."""
+    """Set the run's throttle from now on. The processes that work on the run notice within a second."""
     before = throttle_of(ledger)
     ledger.notes.keep(NOTE, throttle.model_dump())
     inputs = {"from": before.model_dump(), "to": throttle.model_dump()}
@@ -27,9 +27,9 @@ def set_throttle(ledger: RunLedger, throttle: Throttle, actor: str) -> None:
 
 
 def changed(throttle: Throttle, given: Mapping[str, str | None], off: bool) -> Throttle:
-    """The throttle with the rates given by field, as text; `off`: without any.
+    """The throttle with the `given` rates, as text by field; with `off`, a throttle without limits.
 
-    Raises UsageError for text that is no rate above 0, and for rates given together with `off`.
+    Raises UsageError for text that is not a rate above 0, and for rates given together with `off`.
     """
     rates = {field: text for field, text in given.items() if text is not None}
     if off and rates:

@@ -1,4 +1,4 @@
-"""What a person may choose from when a check after the write stop has not passed."""
+"""The choices of a person when a check after the write stop has not passed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Way = Literal["Check again", "Repair, check again", "Accept, check again", "With
 
 
 def ways_out(ledger: RunLedger) -> tuple[Way, ...]:
-    """What a person may choose from; none before writes have stopped, and none once the run is over.
+    """The choices of a person; none before writes have stopped, and none once the run is over.
 
-    Once the target is open to clients, who may have written to it, writers cannot go back to the source.
+    Once the target is open, clients may have written to it, so writers cannot go back to the source.
     """
     if ledger.record.state != "running" or ledger.phases.facts("write_stop") is None:
         return ()

@@ -1,6 +1,6 @@
-"""What people are told of a run: by the shell, the board, metrics and `--json` alike.
+"""What the shell, the board, metrics and `--json` show of a run.
 
-`status` is everything at once and where to start, `state` is its name, cause and next step: `states` has every one,
-`needs_person` and `at_work` find it out, `next_step` has the commands. `lag`, `backlog` and
-`write_stop` have one formula each. Nothing here changes what a run does.
+Start with `status`, which has everything at once. `state` gives the run's state with its cause and next step: `states`
+lists all states, `needs_person` and `at_work` derive the current one, `next_step` has the commands. `lag`, `backlog`
+and `write_stop` compute one number each. Nothing here changes what a run does.
 """

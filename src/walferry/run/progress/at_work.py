@@ -23,11 +23,11 @@ from walferry.run.progress.write_stop import write_stop_of
 from walferry.run.recorded_spec import options_of, source_tables
 
 BETWEEN_SECONDS = 60.0
-"""Longer than a shell, or usually Airflow's scheduler, takes from one phase to the next."""
+"""Time between two phases; a shell needs less, and so does Airflow's scheduler, usually."""
 
 
 def work_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseRecord]) -> State:
-    """A process does some phase."""
+    """The state while a process does a phase."""
     done = {p.phase for p in phases if p.state == "done"}
     at_work = {p.phase for p in live}
     if "replay" in at_work or "approve" in at_work or "write_stop" in at_work:
@@ -49,7 +49,7 @@ def work_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord],
 
 
 def with_wait(ledger: RunLedger, state: State) -> State:
-    """The state of a run, with what its process is waiting for."""
+    """Add what the run's process is waiting for to the state's cause."""
     waits = waits_for(ledger)
     return replace(state, cause=f"{state.cause}; {waits}") if waits else state
 
@@ -103,7 +103,7 @@ def _asked(name: StateName, answer: Waits, measured: str, phase: PhaseRecord, ru
 
 
 def starting_phases(ledger: RunLedger, phases: Sequence[PhaseRecord]) -> dict[str, int]:
-    """The phases for which a Spark app was submitted that has not begun yet, and when it was."""
+    """The phases whose Spark app was submitted but has not started the phase yet, and when it was submitted."""
     begun = {label(p): p.started_ms for p in phases}
     return {name: at_ms for name, at_ms in submitted(ledger).items() if begun.get(name, 0) < at_ms}
 
@@ -115,7 +115,7 @@ def idle_state(
     starting: Mapping[str, int],
     command_lives: bool,
 ) -> State:
-    """No phase is running, and none has failed or lost its process (`lost`) since the command began."""
+    """The state while no phase is running, and none has failed or lost its process (`lost`) since the command began."""
     age = clock.now_ms() - run.created_ms
     if not phases and not command_lives and not in_airflow(run) and age > BETWEEN_SECONDS * 1000:
         cause = "its command ended before the first phase began"

@@ -1,4 +1,4 @@
-"""The backlog: what is not applied yet, and how long that will take."""
+"""The backlog: the WAL files that are not applied yet, and how long applying them will take."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from walferry.run.fences import fences_of
 from walferry.run.recorded_spec import source_tables
 
 RATE_SECONDS = 300
-"""Rates are those of the rounds that ended within this many seconds."""
+"""Rates are computed from the rounds that ended within this many seconds."""
 
 
 def unapplied(ledger: RunLedger, also: Sequence[RecordedFile] = ()) -> list[RecordedFile]:
-    """The known WAL files between the fences that are not yet applied for some table of an unfinished run.
+    """The known WAL files between the fences of an unfinished run that are not yet applied for every table.
 
-    Known are the files that the run has seen, and those in `also`, which wins where both have a file. None are left
-    after the drain.
+    Known are the files that the run has seen, and those in `also`, which takes precedence. None are left after the
+    drain.
     """
     run = ledger.record
     if run.state != "running" or not source_tables(run) or ledger.phases.facts("drain") is not None:
@@ -30,7 +30,8 @@ def unapplied(ledger: RunLedger, also: Sequence[RecordedFile] = ()) -> list[Reco
 def eta_seconds(ledger: RunLedger, backlog_bytes: int) -> int | None:
     """Seconds until the known backlog is applied, at the rate of the latest rounds; None while that is unknown.
 
-    Only a replay or drain has one. It ends when the target has caught up: no person's answer is included.
+    Only a replay or drain has an estimate. It covers the time until the target has caught up, without waiting for a
+    person's answer.
     """
     rounds = ledger.rounds.since(clock.now_ms() - RATE_SECONDS * 1000)
     busy_ms = sum(made.finished_ms - made.started_ms for made in rounds)

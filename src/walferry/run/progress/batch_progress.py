@@ -1,4 +1,4 @@
-"""How far the batch is that a replay applies now."""
+"""The progress of the batch that a replay applies now."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class BatchProgress:
 
 
 def batch_progress(ledger: RunLedger) -> BatchProgress | None:
-    """The progress of the batch under way; None while there is none."""
+    """The progress of the batch under way; None if no batch is under way."""
     pieces = ledger.batches.pieces()
     if not pieces:
         return None
     done = [piece for piece in pieces if piece.state == "done"]
     total, applied = sum(piece.bytes for piece in pieces), sum(piece.bytes for piece in done)
-    # Not since the batch began: it may have been interrupted for hours.
+    # Do not count from the start of the batch, which may have been interrupted for hours.
     now = clock.now_ms()
     spent = sum((piece.finished_ms or now) - (piece.started_ms or now) for piece in done)
     at_once = max(1, sum(1 for piece in pieces if piece.state == "running"))

@@ -1,4 +1,4 @@
-"""Which tables the process that follows the log has still to compare before a cutover may begin."""
+"""The tables that the process that follows the log still has to compare before a cutover may begin."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ _NOTE, _FAILING, _SO_FAR = "compares ahead", "comparing ahead fails", "compared 
 
 
 def note_comparing_ahead(ledger: RunLedger, tables: Sequence[str], written: Sequence[str] = ()) -> None:
-    """Keep which tables are left; of those in `written`, only what was written while they were compared."""
+    """Keep which tables are left to compare; for those in `written`, only rows written during the comparison."""
     ledger.notes.keep(_NOTE, {"tables": list(tables), "written": list(written)})
 
 
 def note_failing(ledger: RunLedger, why: str) -> None:
-    """Keep why nothing is compared ahead now; "" once that is over."""
+    """Keep why nothing can be compared ahead now; "" once the reason is gone."""
     ledger.notes.keep_text(_FAILING, why)
 
 
 def why_failing(ledger: RunLedger) -> str:
-    """Why nothing is compared ahead now; "" if nothing keeps it."""
+    """Why nothing can be compared ahead now; "" if there is no such reason."""
     return ledger.notes.text(_FAILING)
 
 
 def note_so_far(ledger: RunLedger, table: str, done: int, regions: int, since_ms: int) -> None:
-    """Keep how many regions of a table a whole comparison has compared that began at `since_ms`."""
+    """Keep how many regions of a table the whole comparison that began at `since_ms` has compared."""
     ledger.notes.keep(_SO_FAR, {"done": done, "regions": regions, "since_ms": since_ms}, table)
 
 
 def end_so_far(ledger: RunLedger, table: str) -> None:
-    """That comparison has ended, or begins again."""
+    """Record that the whole comparison of a table has ended, or starts over."""
     ledger.notes.drop(_SO_FAR, table)
 
 
 def told_so_far_ms(ledger: RunLedger, table: str) -> int | None:
-    """When that was kept last; None while it is not."""
+    """When `note_so_far` was last called for a table; None after `end_so_far`."""
     kept = ledger.notes.named(_SO_FAR).get(table)
     return None if kept is None else kept[1]
 
 
 def compared_so_far(ledger: RunLedger, table: str) -> str:
-    """How far a whole comparison of a table is that has not ended; "" if there is none."""
+    """The progress of the whole comparison of a table, as a clause; "" if none is under way."""
     kept = ledger.notes.get(_SO_FAR, table)
     if kept is None:
         return ""
@@ -52,18 +52,18 @@ def compared_so_far(ledger: RunLedger, table: str) -> str:
 
 
 def end_comparing(ledger: RunLedger) -> None:
-    """None is left, or nobody goes on with them."""
+    """Record that no table is left to compare, or that nobody continues comparing ahead."""
     ledger.notes.drop(_NOTE)
 
 
 def left_to_compare(ledger: RunLedger) -> list[str]:
-    """The tables that are left. Empty also when nobody compares ahead."""
+    """The tables that are left to compare; also empty when nobody compares ahead."""
     kept = ledger.notes.get(_NOTE)
     return [] if kept is None else list(kept["tables"])
 
 
 def waits_for_comparing(ledger: RunLedger) -> str:
-    """Why a cutover has to wait for these tables; "" if none is left."""
+    """Why a cutover has to wait for the tables that are left to compare; "" if none is left."""
     left = left_to_compare(ledger)
     if not left:
         return ""

@@ -1,8 +1,8 @@
-"""What keeps the source's log for a run, how much of the source's disk or of the folder that takes, and for how long.
+"""What keeps the source's log for a run, how much space that takes at the source or in the folder, and for how long.
 
-HBase's cleaner may take a closed WAL once its time to live is over, counted from its close, unless a peer's queue names
-it. So with a peer nothing is lost. With copies, whatever is closed and has no copy yet is lost after the time to live;
-and what is closed right after the last look at the source, if nobody looks again.
+HBase's cleaner may delete a closed WAL once its time to live, counted from the close, is over, unless a peer's queue
+names the WAL. So with a peer nothing is lost. With copies, a closed WAL without a copy is lost after its time to live.
+If nobody looks at the source again, so is a WAL that is closed right after the last look.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ _STANDSTILL = "log not looked at"
 
 @dataclass(frozen=True)
 class Exposure:
-    """What was found at the last look at the source."""
+    """The result of the last look at the source."""
 
     kept_by: str
     """for display: the peer, or the folder"""
     kept_files: int
-    """that exist only because of that: WALs at the source past their time to live, or copies"""
+    """how many files exist only because of it: WALs at the source past their time to live, or copies"""
     kept_bytes: int
     pinned: bool
-    """nothing is lost as long as the peer exists"""
+    """a peer keeps the log: nothing is lost as long as the peer exists"""
     file: str | None
-    """the first to be lost of those that are closed and have no copy"""
+    """of the closed WALs without a copy, the one that will be lost first"""
     lost_ms: int | None
-    """when, at the earliest"""
+    """when `file` may be lost, at the earliest"""
     ttl_seconds: float
     ttl_assumed: bool
-    """the time to live is HBase's default, because the source does not tell its setting"""
+    """the time to live is HBase's default, because the source does not show its setting"""
     at_ms: int
-    """of the look"""
+    """time of the look"""
 
     def seconds_to_loss(self, now_ms: int) -> float | None:
-        """Until the first unread WAL may be lost, 0 if it may be lost already; None while a peer keeps all of them."""
+        """Seconds until the first unread WAL may be lost; 0 if it may be lost already, None while a peer keeps all."""
         if self.pinned:
             return None
         unseen_ms = self.at_ms + self.ttl_seconds * 1000  # closed just after the look
         return max(0.0, (min(unseen_ms, self.lost_ms or unseen_ms) - now_ms) / 1000)
 
     def is_late(self, now_ms: int) -> bool:
-        """Whether less than half of the time to live is left: looks are much more frequent."""
+        """Whether less than half of the time to live is left. Looks are much more frequent than that."""
         seconds = self.seconds_to_loss(now_ms)
         return seconds is not None and seconds < self.ttl_seconds / 2
 
     def describe(self, now_ms: int) -> str:
-        """In a sentence."""
+        """The exposure as a sentence."""
         files = amount(self.kept_files, "file")
         kept = f"the log is kept by {self.kept_by}: {files}, {self.kept_bytes / 1e6:.1f} MB"
         seconds = self.seconds_to_loss(now_ms)
@@ -65,14 +65,14 @@ class Exposure:
 
 @dataclass(frozen=True)
 class UnwatchedTime:
-    """A time in which nobody looked at the source's log, longer than a closed file is kept there."""
+    """A time without a look at the source's log, longer than the source keeps a closed file."""
 
     from_ms: int
     until_ms: int
     ttl_seconds: float
 
     def describe(self) -> str:
-        """In a sentence."""
+        """The unwatched time as a sentence."""
         return (
             f"nobody looked at the source's log from {iso(self.from_ms)} to {iso(self.until_ms)}, for longer than its "
             f"time to live of {duration(self.ttl_seconds)}: what was closed then may be lost. A gap or missing numbers "
@@ -82,7 +82,7 @@ class UnwatchedTime:
 
 
 def note_exposure(ledger: RunLedger, exposure: Exposure) -> UnwatchedTime | None:
-    """Record a look at the source. If the one before was too long ago, records that for good, and returns it.
+    """Record a look at the source. If the previous look was too long ago, record that for good too, and return it.
 
     Before the start fence nothing can be lost.
     """
@@ -98,13 +98,13 @@ def note_exposure(ledger: RunLedger, exposure: Exposure) -> UnwatchedTime | None
 
 
 def unwatched_times(ledger: RunLedger) -> list[UnwatchedTime]:
-    """The times in which nobody looked at the source's log for too long, oldest first; also of a run that has ended."""
+    """The times without a look at the source's log that were too long, oldest first; also for a run that has ended."""
     found = [UnwatchedTime(**facts) for facts, _ in ledger.notes.named(_STANDSTILL).values()]
     return sorted(found, key=lambda time: time.from_ms)
 
 
 def exposure_of(ledger: RunLedger) -> Exposure | None:
-    """The last look at the source; None before the first, and when nothing is read any more."""
+    """The last look at the source; None before the first look, and once nobody reads the log any more."""
     kept = ledger.notes.get(_NOTE)
     if kept is None or ledger.record.state != "running" or ledger.phases.facts("check_drain") is not None:
         return None

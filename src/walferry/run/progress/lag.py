@@ -17,7 +17,7 @@ from walferry.run.recorded_spec import options_of
 class Lag:
     """How far the target is behind: `seconds` since the moment up to which everything is applied.
 
-    `seconds` is None while nothing measures it, and `unknown` says why. `longest` is the longest so far.
+    `seconds` is None while nothing measures the lag; `unknown` then says why. `longest` is the longest lag so far.
     """
 
     seconds: float | None
@@ -26,19 +26,19 @@ class Lag:
 
 
 class TailProgress(BaseModel):
-    """How far the open log of a WAL group is followed, and how long that took in the newest pass, in ms."""
+    """How far the open log of a WAL group has been followed, and how long the newest pass took to do it, in ms."""
 
     model_config = ConfigDict(frozen=True)
 
     server: str
     covered_ms: int = 0
-    """everything that was written to it before this moment is applied"""
+    """everything written to the log before this moment is applied"""
     read_ms: int = 0
     apply_ms: int = 0
     sending_since_ms: int = 0
-    """0: nothing of it is being sent"""
+    """when sending of the log's edits began; 0: nothing is being sent"""
     shown_after_ms: int | None = None
-    """of the newest pass that found edits: the age of the oldest one when it was read, by the server's clock"""
+    """in the newest pass that found edits: how old the oldest edit was when it was read, by the server's clock"""
 
 
 class Ahead(BaseModel):
@@ -47,16 +47,16 @@ class Ahead(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     covered_ms: int = 0
-    """the target has everything that was written before this moment; 0: not known"""
+    """the target has everything written before this moment; 0: not known"""
     longest_ms: int = 0
     """the longest lag since following began"""
     groups: Mapping[str, TailProgress] = {}
-    """how far each is followed"""
+    """how far the open log of each WAL group is followed"""
     fault: str = ""
-    """why none is, until the next round"""
+    """why no open log is followed until the next round"""
 
     def covering(self, moment_ms: int, at_ms: int) -> Ahead:
-        """The same once everything before a moment is applied, at `at_ms`."""
+        """A copy, updated at `at_ms`, when everything before `moment_ms` is applied."""
         before = self.covered_ms or moment_ms
         return self.model_copy(
             update={
@@ -66,7 +66,7 @@ class Ahead(BaseModel):
         )
 
     def having(self, groups: Mapping[str, TailProgress]) -> Ahead:
-        """The same with these groups."""
+        """A copy with these groups."""
         return self.model_copy(update={"groups": groups})
 
 
@@ -74,12 +74,12 @@ _AHEAD = "ahead of the applied log"
 
 
 def keep_ahead(ledger: RunLedger, ahead: Ahead) -> None:
-    """Keep it in place of the previous one."""
+    """Keep how far the target is ahead, in place of the previous value."""
     ledger.notes.keep(_AHEAD, ahead.model_dump())
 
 
 def ahead_of(ledger: RunLedger) -> Ahead | None:
-    """As it was kept; None if open logs were never followed."""
+    """The value that `keep_ahead` kept last; None if open logs were never followed."""
     kept = ledger.notes.get(_AHEAD)
     return None if kept is None else Ahead.model_validate(kept)
 
@@ -93,15 +93,15 @@ def covered_ms(ledger: RunLedger) -> int | None:
 def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
     """The lag of a run now, from its rounds.
 
-    A drain of sealed files is idle while nothing is sealed, so the time since its last round means nothing. Its lag can
-    only be measured by listing the source's log: `oldest_waiting_ms` is the write time of the oldest edit that waits,
-    or the present moment when none does.
+    A drain of sealed files is idle while nothing is sealed, so the time since its last round says nothing about its
+    lag. That lag is measured by listing the source's log: `oldest_waiting_ms` is the write time of the oldest edit that
+    waits, or the present moment if no edit waits.
     """
     run, now = ledger.record, clock.now_ms()
     last = ledger.rounds.last()
     longest = ledger.rounds.totals().longest_lag_ms / 1000 if last else None
     ahead = ahead_of(ledger)
-    if ahead is not None and ahead.covered_ms:  # rounds alone know nothing of open logs
+    if ahead is not None and ahead.covered_ms:  # rounds do not count what was sent from open logs
         longest = ahead.longest_ms / 1000
     if run.state != "running":
         return Lag(None, "the run has ended", longest)
@@ -121,10 +121,10 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
 
 @dataclass(frozen=True)
 class LagSplit:
-    """What a lag consists of, in seconds; the three add up to it.
+    """The three parts of a lag, in seconds; they add up to `seconds`.
 
-    What is written waits for a pass to look at the log and to list it (`discovery`), is read, and is applied. Waiting
-    for a round counts as discovery.
+    An edit waits for a pass that lists the log and looks at it (`discovery`), is read, and is applied. Waiting for a
+    round counts as discovery.
     """
 
     server: str
@@ -135,16 +135,15 @@ class LagSplit:
     read: float
     apply: float
     shown_after: float | None
-    """how old the oldest edit was, by the server's clock, when the newest pass that found any read it"""
+    """how old the oldest edit was, by the server's clock, when the newest pass that found edits read it"""
 
     def describe(self) -> str:
-        """The three as a clause."""
+        """The three parts as a clause."""
         return f"{self.discovery:.1f} s until it is looked at, {self.read:.1f} s reading, {self.apply:.1f} s applying"
 
 
 def lag_by_group(ledger: RunLedger, lag: Lag) -> list[LagSplit]:
-    """The lag of each WAL group whose open log is followed, the longest first; [] while nothing measures the run's
-    `lag`."""
+    """The lag of each WAL group whose open log is followed, longest first; [] while the run's `lag` is not measured."""
     ahead, now = ahead_of(ledger) if lag.seconds is not None else None, clock.now_ms()
     groups = {} if ahead is None else ahead.groups
     found = [_of_group(group, one, now) for group, one in groups.items() if one.covered_ms]
@@ -152,7 +151,7 @@ def lag_by_group(ledger: RunLedger, lag: Lag) -> list[LagSplit]:
 
 
 def lag_split(lag: Lag, groups: Sequence[LagSplit]) -> LagSplit | None:
-    """The lag of a run, split as that of the first of its groups; None while nothing measures it."""
+    """The lag of a run, split like that of the first of its groups; None while the lag is not measured."""
     return None if lag.seconds is None or not groups else _split(groups[0], lag.seconds)
 
 
@@ -165,16 +164,16 @@ def _of_group(group: str, followed: TailProgress, now: int) -> LagSplit:
 
 
 def _split(measured: LagSplit, seconds: float) -> LagSplit:
-    """A lag of so many seconds, with what of it was measured to be reading and applying."""
+    """A lag of `seconds`, split by the measured times for reading and applying; the rest is discovery."""
     apply = min(seconds, measured.apply)
     read = min(seconds - apply, measured.read)
     return replace(measured, seconds=seconds, discovery=round(seconds - apply - read, 3), read=read, apply=apply)
 
 
 def ages(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
-    """For each round: when it ended, the lag just before that, and the lag just after. Milliseconds.
+    """For each round, in milliseconds: when it ended, the lag just before that, and the lag just after.
 
-    Just before a round ended, the target was as old as the previous round's cut.
+    Just before a round ended, the target had everything up to the previous round's cut.
     """
     found = []
     covered: int | None = None
@@ -186,6 +185,6 @@ def ages(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
 
 
 def caught_up(ledger: RunLedger) -> bool:
-    """Whether the lag is at most what the spec allows, at this moment: it grows again when replay stops."""
+    """Whether the lag is within the spec's limit now. The lag grows again when replay stops."""
     seconds = lag_of(ledger).seconds
     return seconds is not None and seconds <= options_of(ledger.record).max_lag

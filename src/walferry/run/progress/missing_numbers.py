@@ -1,6 +1,6 @@
-"""Numbers that no entry of the log has, as gates, state, report and board tell of them.
+"""Texts for gates, state, report and board about log sequence numbers that no entry has.
 
-`replay.log.numbering` finds them.
+`replay.log.numbering` finds these numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CAUSES = (
 
 
 def number_gap_text(gap: NumberGap) -> str:
-    """A gap in a clause."""
+    """A number gap as a clause."""
     count = gap.last - gap.first + 1
     return (
         f"region {gap.region} of {gap.table} has no entries {gap.first} to {gap.last} ({count}) between the WAL files "
@@ -30,7 +30,7 @@ def number_gap_text(gap: NumberGap) -> str:
 
 
 def undecided(ledger: RunLedger) -> dict[str, str]:
-    """Where numbers are missing that shut the gate: a clause for each table."""
+    """The number gaps that shut the gate: a clause for each table."""
     told = {}
     for gap, places in ledger.numbers.undecided():
         told[gap.table] = number_gap_text(gap) + (f", the first of {places} such places" if places > 1 else "")
@@ -38,7 +38,7 @@ def undecided(ledger: RunLedger) -> dict[str, str]:
 
 
 def way_on(ledger: RunLedger, tables: Collection[str]) -> str:
-    """What a person can do about them."""
+    """What a person can do about missing numbers."""
     run = ledger.record
     commands = " and ".join(f"`walferry accept-numbers {run.name} --table {table} --reason …`" for table in tables)
     if opened_ms(ledger) is not None:
@@ -53,18 +53,18 @@ def way_on(ledger: RunLedger, tables: Collection[str]) -> str:
 
 
 def faults(ledger: RunLedger, told: str = "") -> list[str]:
-    """What shuts the gate: a text for each table, with the causes and the way on, without what was `told` already."""
+    """What shuts the gate: a text for each table, with the causes and what to do. Texts in `told` are left out."""
     return [f"{why}. Now {to_do}" for why, to_do in reasons(ledger, told)]
 
 
 def reasons(ledger: RunLedger, told: str = "") -> list[tuple[str, str]]:
-    """The same in two parts: the text with the causes, and the way on."""
+    """The same in two parts: the text with the causes, and what to do."""
     found = {table: text for table, text in undecided(ledger).items() if text not in told}
     return [(f"{text}. {CAUSES}", way_on(ledger, [table])) for table, text in found.items()]
 
 
 def counted(ledger: RunLedger) -> list[CountedShown]:
-    """What shuts no gate, by table; it is a hint when nobody has accepted it."""
+    """Missing numbers that shut no gate, by table; only a hint unless a person has accepted them."""
     return [CountedShown(**asdict(row), text=_counted(row)) for row in ledger.numbers.counted()]
 
 

@@ -32,7 +32,7 @@ def gap_state(
             f"{again_by(run, met[-1].phase if met else 'drain')}; if it is lost, {OPEN_STAYS}, and `walferry verify "
             f"{run.name}` names the rows that differ"
         )
-    if met and not (opened and missing):  # what it says of starting over is too late for an open target
+    if met and not (opened and missing):  # its advice to start over comes too late once the target is open
         return state_at("gap", met[-1].message, met[-1], run, step, failed=True)
     more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
     cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"
@@ -42,10 +42,10 @@ def gap_state(
 def failure_state(
     ledger: RunLedger, run: RunRecord, all_failed: Sequence[PhaseRecord], live: Sequence[PhaseRecord]
 ) -> State | None:
-    """The newest failure that is not being worked on already.
+    """The newest failure that nobody is working on.
 
-    A failed phase is being worked on when an earlier phase of the run is running again. Replay does not count for the
-    two questions, which are asked while it runs.
+    A failed phase is being worked on when an earlier phase of the run is running again. For the two questions, replay
+    does not count: they are asked while replay runs.
     """
     order = order_of(run.kind)
 
@@ -76,7 +76,7 @@ def failure_state(
 
 
 def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
-    waiting = ledger.comparisons.undecided(comparisons_of_phase(ledger)[0])  # those that the gate goes by
+    waiting = ledger.comparisons.undecided(comparisons_of_phase(ledger)[0])  # as the gate counts them
     tables = sorted({item.table for item in waiting})
     again = again_by(run, check.phase)
     since = check.finished_ms or check.started_ms
@@ -86,7 +86,7 @@ def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
     named = ", ".join(tables)
     rows = amount(len(waiting), f"row of {named} differs and waits", f"rows of {named} differ and wait")
     cause = f"{rows} for a decision"
-    # Clearing `compare` compares again only if rows were repaired.
+    # After `compare` is cleared, it compares again only if rows were repaired.
     return State(
         "waiting for a decision", cause,
         f"{way_on_if_rows_differ(ledger, tables)}; then {again_by(run, 'compare')}",
@@ -138,7 +138,7 @@ def held_state(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -
 
 
 def pair_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State | None:
-    """What the last pass over a pair has found."""
+    """A pass over a pair has ended."""
     made = last_pass(ledger) if run.kind == "pair" else None
     if made is None:
         return None

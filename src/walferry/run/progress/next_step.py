@@ -13,8 +13,8 @@ OPEN_STAYS = "the target, which is open to clients, stays as it is"
 
 
 def way_on_if_rows_differ(ledger: RunLedger, explained: Sequence[str]) -> str:
-    """What a person can do about rows that differ at the end. `explained`: the tables in which all of them have a
-    reason, so that they can be accepted together."""
+    """What a person can do about rows that differ at the end. `explained`: the tables whose differing rows all have a
+    known reason, so they can be accepted together."""
     run, opened = ledger.record, opened_ms(ledger)
     shown = f"`walferry report {run.name}` shows the rows with the cells of both sides"
     together = " and ".join(accept_command(run, table) for table in explained)
@@ -34,7 +34,7 @@ def way_on_if_rows_differ(ledger: RunLedger, explained: Sequence[str]) -> str:
 
 
 def accept_command(run: RunRecord, table: str) -> str:
-    """How a person accepts what the log does not hold of a table."""
+    """The command by which a person accepts a table's rows that differ."""
     return f"`walferry accept {run.name} --table {table} --all --reason …`"
 
 
@@ -44,7 +44,7 @@ def in_airflow(run: RunRecord) -> bool:
 
 
 _TASKS = {"approve": "how_to_stop_writes", "write_stop": "stop_writes"}
-"""tasks of the DAG hbase_migrate that are not named after their phase"""
+"""tasks of the DAG hbase_migrate whose names differ from their phases'"""
 
 
 def again_by(run: RunRecord, phase: str) -> str:

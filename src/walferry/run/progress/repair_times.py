@@ -1,4 +1,4 @@
-"""How long it takes to make a table equal, by what the run has measured: to repair rows, or to copy the table again."""
+"""Estimates, from the run's own measurements, for making a table equal: by repairing rows or copying it again."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from walferry.run.progress.write_stop import comparing_seconds
 _NOTE = "repairs measured"
 UNKNOWN = "time unknown"
 LEAST_BYTES = 64 << 20
-"""that were copied or compacted, from which on their rate tells something: fewer do not take most of the time"""
+"""bytes that must have been copied or compacted to compute a rate; with fewer, most of the time is overhead"""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """How long something will take; None while the run has measured nothing that tells."""
+    """How long something will take; None while the run has no measurement for it."""
 
     seconds: float | None
     basis: str
-    """by what, or what is not measured yet"""
+    """what the estimate is based on, or which measurement is missing"""
 
     def describe(self) -> str:
-        """As a clause."""
+        """The estimate as a clause."""
         if self.seconds is None:
             return f"{UNKNOWN} ({self.basis})"
         return f"about {duration(max(self.seconds, 1.0))} ({self.basis})"
@@ -32,20 +32,20 @@ class Expected:
 
 @dataclass(frozen=True)
 class Repaired:
-    """What the repairs of a run have taken so far, all in all."""
+    """What all repairs of a run have taken so far."""
 
     rows: int = 0
     row_seconds: float = 0.0
-    """to read them on both sides, to send what they lack, and to read them again, once the replay stood still"""
+    """time to read the rows on both sides, send what they lack and read them again, once the replay stood still"""
     regions: int = 0
-    """that were compacted"""
+    """regions that were compacted"""
     region_bytes: int = 0
     region_seconds: float = 0.0
-    """to compact them, and to send the source's markers again"""
+    """time to compact these regions and to send the source's markers again"""
 
 
 def note_repaired(ledger: RunLedger, made: Repaired) -> None:
-    """Add what a repair has taken. Only whoever has the leases repairs."""
+    """Add what a repair has taken. Only the holder of the leases repairs, so no two processes add at once."""
     if not (made.rows or made.regions):
         return
     before = repaired(ledger)
@@ -53,14 +53,15 @@ def note_repaired(ledger: RunLedger, made: Repaired) -> None:
 
 
 def repaired(ledger: RunLedger) -> Repaired:
-    """What its repairs have taken."""
+    """What the run's repairs have taken."""
     return Repaired(**(ledger.notes.get(_NOTE) or {}))
 
 
 def expected_repair(ledger: RunLedger, table: str, rows: int, regions: int, region_bytes: int) -> Expected:
-    """How long it takes to repair rows of a table, for which regions of the target have to be compacted.
+    """How long it takes to repair rows of a table, and to compact the target regions that this requires.
 
-    Both go by the run's repairs. Before enough was compacted, large regions go by the table's first copy.
+    Both estimates use the run's earlier repairs. Until enough was compacted, the estimate for large regions uses the
+    rate of the table's first copy.
     """
     known = repaired(ledger)
     if not rows:
@@ -86,8 +87,8 @@ def expected_repair(ledger: RunLedger, table: str, rows: int, regions: int, regi
 
 
 def expected_copy_again(ledger: RunLedger, table: str, source_bytes: int) -> Expected:
-    """How long it takes to copy a table again: what that took before. Otherwise the longer of what is known: by the
-    rate of its first copy, and as long as it took to compare it, which reads the same cells."""
+    """How long it takes to copy a table again: as long as the last time. If it was never copied again, the longer of
+    two estimates: by the rate of its first copy, and by its last comparison, which reads the same cells."""
     before = copied(ledger).get(table)
     if before is not None and before.seconds:
         return Expected(before.seconds, "as it took the last time")
@@ -102,8 +103,8 @@ def expected_copy_again(ledger: RunLedger, table: str, source_bytes: int) -> Exp
 
 
 def _copy_rate(ledger: RunLedger, table: str) -> float | None:
-    """Bytes of store files per second of the first copy; None if they were too few to tell, or if an attempt of it was
-    repeated, since what the first one has copied is kept."""
+    """Bytes of store files per second in the first copy. None if there were too few bytes, or if the copy took several
+    attempts: later attempts keep the files that earlier ones copied."""
     made = ledger.phases.find("copy", table)
     if made is None or made.state != "done" or made.attempts != 1 or made.finished_ms is None:
         return None

@@ -1,7 +1,7 @@
 """The state of a run, from the ledger alone: shell, board, report and `--json` show what `state_of` returns.
 
-`states` has every state there is, `needs_person` and `at_work` find out which one it is, and `next_step` says what a
-person can do.
+`states` lists all states, `needs_person` and `at_work` derive the current one, and `next_step` says what a person can
+do.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def phase_shown(phase: PhaseRecord, run: RunRecord, signs: Collection[str]) -> P
 
 
 def state_of(ledger: RunLedger) -> State:
-    """The state of a run, from what the ledger says now."""
+    """The state of a run now, from the ledger."""
     state = _state_of(ledger)
     if state.name in ("gate shut", "waiting for a decision", "gap", "failed") and _asks_way_out(ledger, state):
         refused = f"{why}. " if (why := why_refused(ledger)) else ""
@@ -74,7 +74,8 @@ def _asks_way_out(ledger: RunLedger, state: State) -> bool:
 
 
 def _overtaken(failed: PhaseRecord, phases: Sequence[PhaseRecord], kind: RunKind) -> bool:
-    """Whether a phase that failed is to be done again in any case, or one before it since then."""
+    """Whether a failed phase will be done again in any case, because it or, since its failure, an earlier phase was
+    superseded."""
     order = order_of(kind)
     at, ended = order.get(failed.phase, 0), failed.finished_ms or 0
     again = [p for p in phases if superseded(p)]
@@ -89,10 +90,10 @@ def _state_of(ledger: RunLedger) -> State:
     if run.kind == "watch":
         return state_at("following", "the source's WAL files are recorded as they change", None, run)
     signs = alive(ledger)
-    # A superseded attempt is still at work: its process notices at the end, and begins again.
+    # A superseded attempt is still at work: its process notices at the end, and starts over.
     live = [p for p in phases if label(p) in signs and (p.state == "running" or superseded(p))]
     lost = [p for p in phases if p.state == "running" and label(p) not in signs]
-    resumed_ms = command_since(ledger) or 0  # what ended before is about to be repeated
+    resumed_ms = command_since(ledger) or 0  # phases that ended before are about to be repeated
     starting = starting_phases(ledger, phases)
     again = {name: max(resumed_ms, starting.get(name, 0)) for name in {label(p) for p in phases}}
     ended = [p for p in phases if p.state == "failed" and p not in live and not _overtaken(p, phases, run.kind)]

@@ -137,19 +137,19 @@ class State:
 
     name: StateName
     cause: str
-    """the cause for this run; the general one is in `STATES`"""
+    """the cause for this run; `STATES` has the general one"""
     next_step: str
     phase: str
     """the phase that the state is about, with its table; "" before the first phase"""
     since_ms: int
     waits_for: Waits | Literal["decision"] | None = None
-    """the answer that a person owes"""
+    """the answer that the run waits for"""
     whom: str = ""
-    """who owes it, and where it is asked"""
+    """the person who must answer, and where the question is asked"""
     error: str = ""
-    """what the phase failed with"""
+    """message of the error with which the phase failed"""
     error_class: str = ""
-    """and the class of that error, for programs"""
+    """class of that error, for programs"""
 
     @property
     def colour(self) -> Colour:
@@ -166,7 +166,7 @@ def state_at(
     *,
     failed: bool = False,
 ) -> State:
-    """A state that began when its phase ended, or started; by default with the next step of its kind."""
+    """A state that began when its phase ended, or started. The default next step is the state's general one."""
     since = run.created_ms if phase is None else phase.finished_ms or phase.started_ms
     step = (next_step or STATES[name].next_step).replace("NAME", run.name)
     error, error_class = (phase.message, phase.error_class) if failed and phase else ("", "")
@@ -179,10 +179,10 @@ def label(phase: PhaseRecord) -> str:
 
 
 def order_of(kind: RunKind) -> dict[str, int]:
-    """The places of the phases of a kind of run."""
+    """Position of each phase in a kind of run."""
     return {phase.name: number for number, phase in enumerate(phases_of(kind))}
 
 
 def superseded(phase: PhaseRecord) -> bool:
-    """Whether a phase is to be done again, since what it was based on has changed."""
+    """Whether a phase is to be done again because its basis has changed."""
     return phase.state == "failed" and phase.transient and not phase.error_class

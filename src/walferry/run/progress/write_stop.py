@@ -1,4 +1,4 @@
-"""The write stop: how long clients could not write, and how long they will not be able to."""
+"""The write stop: how long clients could not write, and how long it is expected to take."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from walferry.run.recorded_spec import source_tables
 class WriteStop:
     """How long clients cannot write: from the operator's confirmation (or READONLY) until the target is open to them.
 
-    That is when the phase `open_target` says so, otherwise at the end of the last check.
+    The phase `open_target` opens the target; if it declines, the end of the last check does.
     """
 
     since_ms: int
     last_edit_ms: int | None
-    """write time of the newest edit in the log: clients may have written nothing since then"""
+    """write time of the newest edit in the log: clients may have stopped writing then already"""
     until_ms: int | None
-    """None while it lasts"""
+    """end of the write stop; None while it lasts"""
 
     def seconds(self) -> float:
-        """Its length, so far or in total."""
+        """Length of the write stop, so far or in total."""
         return round(((self.until_ms or clock.now_ms()) - self.since_ms) / 1000, 1)
 
     def seconds_since_last_edit(self) -> float | None:
-        """Its length counted from the log's last edit."""
+        """Length of the write stop, counted from the log's last edit."""
         if self.last_edit_ms is None:
             return None
         return round(((self.until_ms or clock.now_ms()) - self.last_edit_ms) / 1000, 1)
@@ -54,16 +54,16 @@ def write_stop_of(ledger: RunLedger) -> WriteStop | None:
 
 @dataclass(frozen=True)
 class ExpectedStop:
-    """How long the write stop will take, by what its steps have taken in this run; None while that is unknown."""
+    """How long the write stop will take, from the times of similar steps in this run; None while that is unknown."""
 
     seconds: float | None
     least: float | None
     most: float | None
     unknown: str
-    """why there is no number"""
+    """why there is no estimate"""
 
     def describe(self) -> str:
-        """As a clause."""
+        """The estimate as a clause."""
         if self.seconds is None:
             return f"unknown: {self.unknown}"
         return f"about {self.seconds:.0f} s ({self.least:.0f} to {self.most:.0f} s), as its steps took in this run"
@@ -72,15 +72,16 @@ class ExpectedStop:
 _COMPARING = "comparing took"
 _ROUNDS = 10
 _STEPS = 3
-"""of the write stop besides the comparisons: end_fence, drain, and open_target or check_drain"""
+"""phases of the write stop besides the comparisons: end_fence, drain, and open_target or check_drain"""
 
 
 def expected_write_stop(ledger: RunLedger, rereads: Sequence[str] = ()) -> ExpectedStop:
-    """The sum of what took its place so far: the start fence, rounds and the time between two phases; if a table has no
-    clean comparison yet, also comparisons, one after the other or, at least, all at once, and the copy's gate.
+    """Estimate the write stop from similar steps of this run.
 
-    `rereads`: tables of which rows are read again in the stop, although they are clean; that takes as long as their
-    comparison at most.
+    The estimate adds up the start fence, a round and the times between two phases. If a table has no clean comparison
+    yet, it adds the copy's gate and the comparisons: one after the other, or all at once for the lower bound.
+
+    `rereads`: clean tables whose rows are read again during the stop; this takes at most as long as their comparison.
     """
     phases = [phase for phase in ledger.phases.all() if phase.state == "done" and phase.finished_ms is not None]
     fences, gates = (_seconds(phases, name) for name in ("fence", "check_copy"))
@@ -109,12 +110,12 @@ def expected_write_stop(ledger: RunLedger, rereads: Sequence[str] = ()) -> Expec
 
 
 def note_comparing(ledger: RunLedger, table: str, seconds: float) -> None:
-    """Keep how long it took to compare both sides of a table; explaining rows that differ does not count."""
+    """Keep how long it took to compare both sides of a table, without the time to explain rows that differ."""
     ledger.notes.keep(_COMPARING, {"seconds": round(seconds, 3)}, table)
 
 
 def comparing_seconds(ledger: RunLedger, table: str) -> float | None:
-    """How long that took the last time; None if it was not compared in this run."""
+    """How long the last comparison of a table took; None if the table was not compared in this run."""
     kept = ledger.notes.get(_COMPARING, table)
     return None if kept is None else float(kept["seconds"])
 
@@ -126,7 +127,7 @@ def _seconds(phases: Sequence[PhaseRecord], name: str) -> list[float]:
 
 
 def _between(phases: Sequence[PhaseRecord]) -> list[float]:
-    """From the end of a phase to the beginning of the next one, seconds, up to the check of the copy."""
+    """Seconds from the end of each phase to the start of the next one, for the phases before the replay."""
     names = [phase.name for phase in phases_of("migration")]
     alone = sorted((p for p in phases if p.phase in names[: names.index("replay")]), key=lambda p: p.started_ms)
     return [
