@@ -9,7 +9,7 @@ import walferry
 
 
 def get_provider_info() -> dict[str, Any]:
-    """What Airflow asks of a provider (entry point `apache_airflow_provider`)."""
+    """The metadata that Airflow reads of a provider (entry point `apache_airflow_provider`)."""
     return {
         "package-name": "walferry",
         "name": "walferry",
@@ -23,7 +23,7 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _has_spark_provider() -> bool:
-    """Whether Airflow's Spark provider is installed: then its connection type `spark` is used, and ours would clash."""
+    """Whether Airflow's Spark provider is installed. It has a connection type `spark` itself, and ours would clash."""
     try:
         distribution("apache-airflow-providers-apache-spark")
     except PackageNotFoundError:
@@ -53,7 +53,7 @@ CONNECTION_TYPE: dict[str, Any] = {
         "user": _field("User", "User name for HBase and HDFS; default: the operating system's user."),
     },
 }
-"""The form of a connection of type `hbase`, which Airflow 3.2 and newer read instead of the hook's methods."""
+"""The form of a connection of type `hbase`. Airflow 3.2 and newer read it instead of the hook's methods."""
 
 SPARK_CONNECTION_TYPE: dict[str, Any] = {
     "connection-type": "spark",
@@ -71,4 +71,4 @@ SPARK_CONNECTION_TYPE: dict[str, Any] = {
         "namespace": _field("Kubernetes namespace", "Optional."),
     },
 }
-"""The form of a connection of type `spark`, where Airflow's Spark provider is not installed."""
+"""The form of a connection of type `spark`, used if Airflow's Spark provider is not installed."""

@@ -1,4 +1,4 @@
-"""What walferry's own DAGs share: forms made from the spec, a spec from form and Variable, default arguments."""
+"""Parts shared by walferry's DAGs: forms made from the spec, a spec made from form and Variable, default arguments."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LIST_HINT = "One per line; enter a mapping in the JSON under Advanced Options."
 def spec_params(
     *, keys: Sequence[str], defaults: Mapping[str, Any], else_variable: str | None = None
 ) -> dict[str, Param]:
-    """A form's fields for these keys of the spec, in this order; title, description and schema are the model's.
+    """A form's fields for these keys of the spec, in this order; title, description and schema come from the model.
 
-    `defaults` override the model's. With `else_variable`, an Airflow Variable for runs that nobody triggers, every
-    field may be left empty: `spec_keys` combines the two.
+    `defaults` override the model's. `else_variable` names the Airflow Variable for runs that nobody triggers: with it,
+    every field may be left empty, and `spec_keys` combines form and Variable.
     """
     schema = Spec.model_json_schema(by_alias=True)
     params = {}
@@ -43,7 +43,7 @@ def spec_params(
 
 
 def window_params() -> dict[str, Param]:
-    """A form's fields for a window: from and to, both empty for the schedule's."""
+    """A form's fields for a window: from and to. Leave both empty for the schedule's window."""
     fields = TimeWindow.model_json_schema(by_alias=True)["properties"]
     return {key: Param(None, **field | {"type": ["null", field["type"]]}) for key, field in fields.items()}
 
@@ -54,7 +54,7 @@ def spec_keys(
     """Keys of a spec: params override the Variable's values, which override the defaults.
 
     Raises AirflowFailException when the Variable is not a JSON object, and UsageError for a key that is not in the
-    form, with those that are.
+    form; the error names the form's keys.
     """
     if not isinstance(variable, dict):
         raise AirflowFailException(f"the Variable {variable_name} is not a JSON object")
@@ -66,13 +66,13 @@ def spec_keys(
 
 
 def takes(form: Collection[str]) -> str:
-    """Which keys a form has, as a sentence."""
+    """A sentence that names a form's keys."""
     first, last = [f"`{key}`" for key in form][:-1], list(form)[-1]
     return f"The form and the Variable take {', '.join(first)} and `{last}`."
 
 
 def _form_schema(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON schema of one key, without references; for a cluster only its connection's id."""
+    """The JSON schema of one key, without references; a cluster is given only by its connection's id."""
     found = dict(_without_references(field, definitions))
     kinds = [kind for kind in found.pop("anyOf", ()) if kind.get("title") != Cluster.__name__]
     choices = [choice for kind in kinds for choice in kind.get("enum", [kind["const"]] if "const" in kind else [])]

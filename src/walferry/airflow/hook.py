@@ -44,11 +44,11 @@ class HBaseHook(BaseHook):
         return HBaseClient(replace(self.cluster().address(), session_seconds=seconds))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Contact everything that the connection names, for the connection form's test button; one line either way."""
+        """Contact every service that the connection names, for the form's test button. Returns one line either way."""
         try:
             return True, examine(self.cluster(), TEST_SECONDS)
         except WalferryError as error:
-            # A connection under test has an invented id.
+            # Airflow gives a connection under test a made-up id.
             return False, str(error).replace(f"connection {self.hbase_conn_id}", "the connection")
 
 
@@ -60,7 +60,7 @@ def airflow_connection(connection_id: str) -> Cluster:
 def examine(cluster: Cluster, seconds: float) -> str:
     """Ask ZooKeeper, the master, WebHDFS and, if one is named, the Thrift server. Returns one line about the cluster.
 
-    Raises the WalferryError of the first that fails, TransientError when the answers take longer than `seconds`.
+    Raises the WalferryError of the first that fails, or TransientError if the answers take longer than `seconds`.
     """
     asked: list[str] = []
     answers: list[str | WalferryError] = []
@@ -70,7 +70,7 @@ def examine(cluster: Cluster, seconds: float) -> str:
             answers.append(_examine(cluster, asked))
         except WalferryError as error:
             answers.append(error)
-        except Exception as error:  # it would be lost in the thread
+        except Exception as error:  # an error raised here would be lost with the thread
             answers.append(WalferryError(f"{asked[-1]} sent an unexpected answer: {error}"))
 
     thread = threading.Thread(target=ask, daemon=True)

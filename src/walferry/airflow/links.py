@@ -24,12 +24,12 @@ def run_of(operator: Any) -> str | None:
 
 
 def base_url() -> str:
-    """Where people reach this Airflow, without a trailing slash; "" if it does not say."""
+    """This Airflow's URL for people, without a trailing slash; "" if none is configured."""
     return str(conf.get("api", "base_url", fallback="/") or "/").rstrip("/")
 
 
 def board_url(run_id: str, below: str = "") -> str:
-    """The board's page of a run in this Airflow; `below` is a path under it."""
+    """The URL of a run's page on the board; `below` is a path under that page."""
     return f"{base_url()}/walferry/runs/{quote(run_id, safe='')}{below}"
 
 
@@ -70,6 +70,6 @@ class SparkLink(BaseOperatorLink):
 
 
 def add_links(dag: DAG, links: Mapping[str, Collection[BaseOperatorLink]]) -> None:
-    """Give @task functions of a DAG links, by task id. (Operators, even mapped ones, have theirs in their class.)"""
+    """Add links, by task id, to @task functions of a DAG. (Operators, even mapped ones, have links in their class.)"""
     for task_id, own in links.items():
         dag.get_task(task_id).operator_extra_links = tuple(own)

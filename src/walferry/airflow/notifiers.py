@@ -1,4 +1,4 @@
-"""Alerts for what needs a person: a gap, an item in quarantine, a shut gate, a growing lag, any other failure.
+"""Alerts for events that need a person: a gap, an item in quarantine, a shut gate, a growing lag, any other failure.
 
 A message is one JSON object. It is POSTed to the Airflow connection `walferry_webhook` (type http: schema, host, port;
 extra `path`; password, if any, as Bearer token), or logged when there is no such connection.
@@ -34,7 +34,7 @@ KINDS = {
 
 
 class WalferryNotifier(BaseNotifier):
-    """For `on_failure_callback` and deadlines. `event` is the kind of the alert when the context holds no error."""
+    """For `on_failure_callback` and deadlines. `event` is the kind of the alert if the context holds no error."""
 
     template_fields = ("message",)
 
@@ -78,7 +78,7 @@ def _field(thing: Any, name: str) -> Any:
 
 
 def kind_of(error: BaseException, task: Any = None) -> str:
-    """The kind of alert for an error: by the walferry error that caused it, or by what a Spark app's phase recorded."""
+    """The kind of alert for an error, from the walferry error that caused it or the one that a Spark app recorded."""
     cause: BaseException | None = error
     while cause is not None:
         for kind in type(cause).__mro__:
@@ -102,7 +102,7 @@ def _failed_phase(task: Any) -> str:
 
 
 def send(message: Mapping[str, Any]) -> bool:
-    """POST the message, or log it when there is no webhook. Returns whether it was accepted; logs no URL or token."""
+    """POST the message, or log it if there is no webhook. Returns whether it was accepted; never logs URL or token."""
     # Airflow itself logs an unknown connection as an error before it raises.
     try:
         return _post(BaseHook.get_connection(CONNECTION), message)
@@ -121,7 +121,7 @@ def _post(connection: Connection | None, message: Mapping[str, Any]) -> bool:
     try:
         answer = requests.post(url, json=dict(message), headers=headers, timeout=TIMEOUT_SECONDS)
     except (requests.RequestException, ValueError) as error:
-        # Not the error's own text, which quotes the URL.
+        # The error's own text quotes the URL.
         log.error("the webhook of connection %s did not accept a message: %s", CONNECTION, type(error).__name__)
         return False
     if not answer.ok:

@@ -1,9 +1,9 @@
-"""Operators, and what surrounds every task: open the run, report errors in one line, do not retry final ones.
+"""Operators, and what every task has in common: open the run, report errors in one line, do not retry final ones.
 
-The operators take the id of a run, as `open_run` returns it, and return it, so that they combine with @task functions,
-which use `step`. The ledger records what is done: any task may be killed, retried or cleared.
+The operators take the id of a run, as `open_run` returns it, and return the same id. So they combine with @task
+functions, which use `step`. The ledger records what is done: any task may be killed, retried or cleared.
 
-PySpark and Great Expectations are imported when a task runs, because Airflow parses DAGs all the time.
+A task imports PySpark and Great Expectations only when it runs, because Airflow parses DAGs all the time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def final_errors() -> Iterator[None]:
 
 @contextmanager
 def step(run_id: str) -> Iterator[Run]:
-    """The run, opened for a task; errors as in `final_errors`."""
+    """Open a run for a task; errors are handled as in `final_errors`."""
     with final_errors(), opened(run_id, actor=ACTOR) as run:
         yield run
 
@@ -63,10 +63,10 @@ def open_run(
 ) -> str:
     """Open a run in the ledger, or find the unfinished one of the same owner and spec. Returns its id. For a @task.
 
-    `kind` decides its phases: a whole migration, a `copy` as of one moment, a `standby` that follows until somebody
-    ends it, or a `comparison` (walferry/run/phases.py). `keys` are those of a spec: `source` and `target` (ids of
-    connections of type `hbase`), `write_stop`, `max_lag`… The owner defaults to the calling DAG run. An unusable spec
-    fails the task for good.
+    `kind` decides the phases: a whole migration, a `copy` as of one moment, a `standby` that follows the log until
+    somebody ends it, or a `comparison` (walferry/run/phases.py). `keys` are keys of a spec: `source` and `target` (ids
+    of connections of type `hbase`), `write_stop`, `max_lag`… The owner defaults to the calling DAG run. An unusable
+    spec fails the task for good.
     """
     if owner is None:
         context = get_current_context()
@@ -83,9 +83,10 @@ def do_phase(
     said_ms: int | None = None,
     outcome: str | None = None,
 ) -> None:
-    """Do a phase that is not a Spark job, unless the ledger says that it is done; `by`, `said_ms`: who approved.
+    """Do a phase that is not a Spark job, unless the ledger says that it is done; `by`, `said_ms`: who approved, when.
 
-    No Spark is started: work that turns out too large without it is left out, as `open_target` does, or NoSparkError.
+    This never starts Spark. If work turns out too large to do without, the phase leaves it out, as `open_target` does,
+    or raises NoSparkError.
     """
     from walferry.pipeline import PhaseContext, do, without_spark
 
@@ -93,7 +94,7 @@ def do_phase(
 
 
 def finish(run_id: str, outcome: str | None = None) -> None:
-    """Remove what the run created on the clusters, except the target tables, and end it. For a @task."""
+    """End a run, and remove what it created on the clusters, except the target tables. For a @task."""
     with step(run_id) as run:
         do_phase(run, "release", outcome=outcome)
 
@@ -106,8 +107,8 @@ class WalferrySparkOperator(BaseOperator):
     `python -m walferry.spark pack`), `conf` (Spark properties), `ui` (the master's web page), `queue`, `namespace`.
     The operator's `conf` overrides the connection's.
 
-    With `through`, a later phase, the app goes on with the phases up to that one; what it leaves undone is for their
-    own tasks. The app ends when this task's process does. An error that this app recorded as final is not retried.
+    With `through`, a later phase, the app continues with the phases up to that one; the phases' own tasks do what the
+    app leaves undone. The app ends with this task's process. An error that the app recorded as final is not retried.
     """
 
     template_fields: Sequence[str] = ("run", "phase", "table", "conf")
@@ -144,8 +145,8 @@ class WalferrySparkOperator(BaseOperator):
             self._hook.kill()
 
     def submit(self, table: str = "") -> None:
-        """Submit the app for a table (or the whole run) and wait until it ends; nothing is submitted for a phase that
-        is done, or that may not start."""
+        """Submit the app for a table (or the whole run) and wait until it ends. Submits nothing for a phase that is
+        done; raises the errors of `Run.is_due` for a phase that may not start."""
         with step(self.run) as run:
             label = f"{self.phase} {table}".strip()
             if not run.is_due(self.phase, table):
@@ -176,8 +177,8 @@ class WalferrySparkOperator(BaseOperator):
         get_current_context()["ti"].xcom_push(key=SparkLink().xcom_key, value=page)
 
     def _raise_recorded(self, run: Run, table: str, attempt: int) -> None:
-        """Raise what this attempt recorded. Without a record of its own (it was killed, or never started the phase),
-        it says nothing: what an older attempt failed with may have passed."""
+        """Raise the error that this attempt recorded. If it recorded none (it was killed, or never started the phase),
+        return without raising: an older attempt's error may no longer apply."""
         phase = run.ledger.phases.find(self.phase, table)
         if phase is None or (phase.state, phase.attempts) != ("failed", attempt):
             return
@@ -186,7 +187,7 @@ class WalferrySparkOperator(BaseOperator):
 
 class HBaseSnapshotOperator(BaseOperator):
     """Examines both clusters, makes the source keep its WALs, sets the start fence and takes a FLUSH snapshot of
-    each table of the run. Returns the run's id."""
+    each of the run's tables. Returns the run's id."""
 
     template_fields = ("run",)
     operator_extra_links = (BoardLink(),)
@@ -245,10 +246,10 @@ class HBaseReplayOperator(WalferrySparkOperator):
 
 class HBaseCutoverOperator(WalferrySparkOperator):
     """Waits until the gate is open, stops the writes, applies the rest of the log, and opens the target to clients if
-    what was written last is equal on both sides. Returns the run's id.
+    the rows written last are equal on both sides. Returns the run's id.
 
     `approval` is a person's answer from an ApprovalOperator. With `write_stop: confirm` (the default) only the writers'
-    owner can know that writes have stopped: `writes_stopped` is the answer of a second ApprovalOperator.
+    owner knows whether writes have stopped: pass the answer of a second ApprovalOperator as `writes_stopped`.
     `wait_seconds` bounds the wait for the gate, and then the wait for the replay to end.
     """
 
@@ -309,9 +310,8 @@ class HBaseCutoverOperator(WalferrySparkOperator):
 class HBaseCompareOperator(WalferrySparkOperator):
     """Compares both sides of each table, region by region, and fails when a difference has no explanation.
 
-    After HBaseCutoverOperator it is the last check of a migration: Great Expectations, gaps and late edits included.
-    In a run of its own, opened by `open_run`, it compares tables that something else keeps in sync. Returns the run's
-    id.
+    After HBaseCutoverOperator this is the last check of a migration, with Great Expectations, gaps and late edits. In a
+    run of its own, opened by `open_run`, it compares tables that something else keeps in sync. Returns the run's id.
     """
 
     operator_extra_links = (BoardLink(), DocsLink(), SparkLink())
@@ -326,7 +326,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
         with step(self.run) as run:
             moves = run.record.kind == "migration"
             if not moves:
-                do_phase(run, "fence")  # the log past this fence shows what was written during the comparison
+                do_phase(run, "fence")  # the log past this fence has the writes during the comparison
             elif run.ledger.phases.facts("drain") is None:
                 raise UsageError(
                     f"run {self.run} still replays: compare it after HBaseCutoverOperator, or in a run of its own"
@@ -342,7 +342,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
 
 
 def approved_by(answer: Any) -> str:
-    """Who approved, from an ApprovalOperator's answer. Raises UsageError when there is none, or a rejection."""
+    """Who approved, from an ApprovalOperator's answer. Raises UsageError if there is no answer, or a rejection."""
     try:
         chosen, person = answer["chosen_options"], answer["responded_by_user"]["name"]
     except (TypeError, KeyError):
@@ -353,7 +353,7 @@ def approved_by(answer: Any) -> str:
 
 
 def answered_ms(answer: Any) -> int | None:
-    """When a person gave an ApprovalOperator's answer, in ms since 1970; None when there is no such answer."""
+    """When a person answered an ApprovalOperator, in ms since 1970; None if there is no such answer."""
     at = answer.get("responded_at") if isinstance(answer, Mapping) else None
     if at is None:
         return None
@@ -366,7 +366,7 @@ def _tables(run_id: str) -> list[str]:
 
 
 def _attempts(run: Run, phase: str, table: str) -> int:
-    """How often a phase was started so far."""
+    """How often a phase has been started so far."""
     known = run.ledger.phases.find(phase, table)
     return known.attempts if known else 0
 

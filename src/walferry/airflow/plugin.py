@@ -1,6 +1,6 @@
 """walferry's board in Airflow's navigation: /walferry, behind Airflow's login.
 
-Airflow finds it by the package's entry point; nothing goes into a plugins folder.
+Airflow finds the plugin by the package's entry point; nothing needs to be put into a plugins folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class WalferryBoard(AirflowPlugin):
     name = "walferry_board"
     fastapi_apps: list[Any] = [{"app": Board(), "url_prefix": "/walferry", "name": "walferry"}]  # noqa: RUF012
     external_views: list[Any] = [  # noqa: RUF012
-        # Relative, so that it also works below a base URL with a path.
+        # A relative link also works below a base URL with a path.
         {
             "name": "Migrations",
             "href": "walferry/",

@@ -1,9 +1,10 @@
 """The questions that `hbase_migrate` asks a person, and how their answers reach the ledger.
 
-Airflow gives an answer only to the try of the task that asked. It resumes that task some seconds later, and the next
-task takes some more; if it loses the resumed try, the next one would ask again. So a second task listens in a trigger,
-which looks at the answers several times a second, and leaves them in the ledger (`run.notes.answers`). A task that is
-tried again takes its answer from there, and the app of the phase `replay` finds there that writes have stopped.
+Airflow gives an answer only to the try of the task that asked. It resumes that task some seconds later, and starts the
+next task some seconds after that. If Airflow loses the resumed try, the next try would ask again. So a second task
+waits in a trigger, which looks at the answers several times a second and keeps them in the ledger
+(`run.notes.answers`). A retried task takes its answer from there, and the app of the phase `replay` learns there that
+writes have stopped.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ HEALTH_SECONDS = 5.0
 class AskOperator(ApprovalOperator):
     """Asks a person about a phase, `approve` or `write_stop`, unless the ledger has an answer that no task has used.
 
-    It tells `HearAnswersOperator` where the answer will be.
+    It notes its task instance in the ledger, where `HearAnswersOperator` finds it.
     """
 
     template_fields = (*ApprovalOperator.template_fields, "run")
@@ -50,10 +51,10 @@ class AskOperator(ApprovalOperator):
         self.phase = phase
 
     def execute(self, context: Context) -> Any:
-        """Ask; Airflow continues this task when there is an answer."""
+        """Ask. Airflow resumes this task when there is an answer."""
         with step(self.run) as run:
             done = run.ledger.phases.find(self.phase)
-            if done is not None and done.state == "done":  # in an earlier run of the DAG, which this one continues
+            if done is not None and done.state == "done":  # by an earlier DAG run, which this one continues
                 given = run.done(self.phase)
                 return super().execute_complete(context, _event(Word(given["by"], done.finished_ms or 0)))
             word = word_of(run.ledger, self.phase)
@@ -65,7 +66,7 @@ class AskOperator(ApprovalOperator):
         return super().execute_complete(context, _event(word))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Keep an approval in the ledger until the next task has it: this try may be lost."""
+        """Keep an approval in the ledger until the next task has it, since Airflow may lose this try."""
         person, at_ms = event.get("responded_by_user"), answered_ms(event)
         if event.get("chosen_options") == [self.APPROVE] and person and at_ms is not None:
             with step(self.run) as run:
@@ -74,7 +75,7 @@ class AskOperator(ApprovalOperator):
 
 
 def _event(word: Word) -> dict[str, Any]:
-    """An approval as Airflow hands it to the task that asked."""
+    """An approval in the form in which Airflow gives it to the task that asked."""
     person = word.by.removeprefix(f"{ACTOR} ")
     return {
         "chosen_options": [ApprovalOperator.APPROVE],
@@ -85,8 +86,8 @@ def _event(word: Word) -> dict[str, Any]:
 
 
 class HearAnswersOperator(BaseOperator):
-    """Waits in a trigger for a person's answers. Nothing waits for this task: if it fails, the write stop only takes
-    longer, and an answer whose try Airflow loses must be given again."""
+    """Waits in a trigger for a person's answers. Nothing waits for this task. If it fails, the write stop takes longer,
+    and a person must repeat an answer if Airflow loses the try that asked."""
 
     template_fields = ("run",)
 
@@ -95,7 +96,7 @@ class HearAnswersOperator(BaseOperator):
         self.run = run
 
     def execute(self, context: Context) -> Any:
-        """Wait until no answer is needed any more."""
+        """Wait until nobody needs an answer any more."""
         with step(self.run) as run:
             if open_questions(run.ledger):
                 if why := no_triggerer():
@@ -108,7 +109,7 @@ class HearAnswersOperator(BaseOperator):
 
 
 def no_triggerer() -> str:
-    """Why no trigger would run now, by Airflow's own health; "" if one would, or if that cannot be asked."""
+    """Why no trigger would run now, by Airflow's own health check; "" if one would, or if the check cannot be read."""
     url = f"{base_url()}/api/v2/monitor/health"
     try:
         status = httpx.get(url, timeout=HEALTH_SECONDS).json()["triggerer"]["status"]
@@ -118,9 +119,9 @@ def no_triggerer() -> str:
 
 
 CONTINUES = "continues"
-"""the param of a DAG run that continues a run of another one: the run's id"""
+"""param of a DAG run that continues the run of an earlier DAG run: the run's id"""
 NEXT_DAG_RUN = "next_dag_run"
-"""XCom of the operator: the id of that DAG run, the same for each try"""
+"""XCom of the operator: id of the DAG run that continues, the same in each try"""
 _CHOSEN = "way out"
 _WAYS: Mapping[str, str] = {
     "Check again": "*Check again*: after you have removed the cause.",
@@ -146,21 +147,22 @@ REASON_PARAM = Param(
 
 
 class WayOutOperator(HITLOperator, SkipMixin):
-    """Asks a person how to go on if the tasks before it have left the run with a gate that is shut, and does that.
+    """If the tasks before it have left the run with a shut gate, asks a person how to go on, and does that.
 
-    It returns the params for a run of the DAG that continues the run. If nothing is shut, it is skipped; if the person
-    chose to abort, what follows it is. What cannot be done fails the try, and the retry asks again and says why.
+    Returns the params for a DAG run that continues the run. If no gate is shut, the task is skipped; if the person
+    chose to abort, the tasks after it are skipped. If the choice is not possible, the try fails, and the retry asks
+    again and says why.
     """
 
     template_fields = (*HITLOperator.template_fields, "run")
 
     def __init__(self, *, run: Any, **kwargs: Any) -> None:
-        kwargs["params"] = {ROWS: ROWS_PARAM, REASON: REASON_PARAM}  # without the DAG's
+        kwargs["params"] = {ROWS: ROWS_PARAM, REASON: REASON_PARAM}  # leaves out the DAG's params
         super().__init__(subject="How to go on with {{ params.name }}?", options=list(get_args(Way)), **kwargs)
         self.run = run
 
     def execute(self, context: Context) -> Any:
-        """Ask; Airflow continues this task when there is an answer."""
+        """Ask. Airflow resumes this task when there is an answer."""
         if not self.run:
             raise AirflowSkipException("there is no run: its plan failed")
         with step(self.run) as run:
@@ -185,18 +187,18 @@ class WayOutOperator(HITLOperator, SkipMixin):
             number = 1 + max((facts["number"] for facts, _ in run.ledger.notes.named(_CHOSEN).values()), default=0)
             rows, reason = given.get(ROWS) or [], given.get(REASON) or ""
             chosen = _Chosen(answer["chosen_options"][0], rows, reason, actor, number)
-            run.ledger.notes.keep(_CHOSEN, asdict(chosen), run.record.owner)  # this try may be lost
+            run.ledger.notes.keep(_CHOSEN, asdict(chosen), run.record.owner)  # Airflow may lose this try
             return self._do(context, run, chosen)
 
     def _do(self, context: Context, run: Run, chosen: _Chosen) -> dict[str, Any]:
-        """Do what was chosen, or the rest of it."""
+        """Do what was chosen, or the part that an earlier try left undone."""
         from walferry.cutover.ways_out import abort, take
 
         try:
             if chosen.way in ways_out(run.ledger):
                 take(run, chosen.way, chosen.rows, chosen.reason, chosen.actor)
             elif chosen.way == "Abort":
-                abort(run, chosen.reason, actor=chosen.actor)  # it has ended; what it made may be left
+                abort(run, chosen.reason, actor=chosen.actor)  # the run has ended, but its objects may be left
         except WalferryError as error:
             if run.ledger.record.state == "running":
                 note_refused(run.ledger, f"{chosen.way} was not possible: {error}")
@@ -212,25 +214,25 @@ class WayOutOperator(HITLOperator, SkipMixin):
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What a person chose in one run of the DAG."""
+    """A person's choice in one DAG run."""
 
     way: Way
     rows: list[str]
     reason: str
     actor: str
     number: int
-    """of the choice, from 1"""
+    """number of the choice, from 1"""
 
 
 def _chosen(ledger: RunLedger) -> _Chosen | None:
-    """What was chosen in this run of the DAG, unless a check has failed since: then the task was cleared."""
+    """The choice in this DAG run; None if a check has failed since, because then the task was cleared."""
     facts, at_ms = ledger.notes.named(_CHOSEN).get(ledger.record.owner, (None, 0))
     failed = [p.finished_ms or 0 for p in ledger.phases.all() if p.state == "failed" and p.error_class]
     return None if facts is None or max(failed, default=0) > at_ms else _Chosen(**facts)
 
 
 def _question(name: str, state: State, ways: Sequence[str]) -> str:
-    """What the form says, in Markdown. Airflow keeps it for all tries of the task."""
+    """The form's text, in Markdown. Airflow keeps it for all tries of the task."""
     return "\n\n".join(
         [
             f"**{state.name}**: {state.cause}",

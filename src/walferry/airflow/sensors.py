@@ -1,4 +1,4 @@
-"""The sensor of `hbase_wal_watch`: records what happens to a source's WAL files, announces sealed edits."""
+"""The sensor of `hbase_wal_watch`: records changes of a source's WAL files, announces sealed edits."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LATE_SECONDS = 300
-"""A lag raises an alert when it is longer than the run's max_lag by this much."""
+"""A lag raises an alert when it exceeds the run's max_lag by this many seconds."""
 CLEANER_TTL_SECONDS = 600
 """HBase's default of hbase.master.logcleaner.ttl"""
 
 
 def wal_asset(connection: str) -> Asset:
-    """The log of a connection's cluster; its events say that edits were sealed."""
+    """The log of a connection's cluster as an asset; an event means that edits were sealed."""
     return Asset(name=f"hbase_wal_{connection}", uri=f"walferry://{connection}/wal")
 
 
 class WalWatchSensor(BaseSensorOperator):
     """Succeeds, and so emits the asset's event, when logs that hold edits are sealed; waits in a trigger until then.
 
-    Each time it wakes up it lists the files, records them in the ledger, sends the metrics of all unfinished runs on
-    this source, and alerts for gaps, quarantine and lag. What was announced is read from the asset's newest event: if a
-    worker is killed after recording and before its success, the next one announces the files.
+    Each time it wakes up, it lists the files, records them in the ledger, sends the metrics of all unfinished runs on
+    this source, and alerts for gaps, quarantine and lag. The asset's newest event shows which files were announced. So
+    if a worker is killed after it recorded files and before its task succeeded, the next one announces them.
     """
 
     template_fields = ("poll_seconds", "cleaner_ttl")
@@ -58,11 +58,11 @@ class WalWatchSensor(BaseSensorOperator):
         self.cleaner_ttl = cleaner_ttl
 
     def execute(self, context: Context) -> Any:
-        """List the files now; wait in the trigger when there is nothing to announce."""
+        """List the files now; wait in the trigger if there is nothing to announce."""
         return self.look(context)
 
     def look(self, context: Context, event: Any = None, moved: int = 0, grown: int = 0) -> dict[str, Any]:
-        """Record and announce changes, or wait again; `moved` and `grown` count what was recorded before."""
+        """Record and announce changes, or wait again. `moved` and `grown` count files that were recorded before."""
         from walferry.airflow.hook import airflow_connection
         from walferry.watch import watch as follow
 
@@ -71,7 +71,7 @@ class WalWatchSensor(BaseSensorOperator):
             address = cluster.address()
             run = follow.watch_run(ledger, self.source, cluster)
             listing = follow.list_now(cluster)
-            # Before recording: a file that has just vanished raises an alert for each run that lacks it.
+            # Alert before recording: a file that has just vanished raises an alert for each run that lacks it.
             facts = measure(ledger, run, self.source, cluster, listing, float(self.cleaner_ttl))
             for one in facts:
                 alert(ledger, run, self.source, one)
@@ -134,7 +134,7 @@ def measure(
 
 
 def alert(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> None:
-    """Alert for lost files, new items in quarantine and a lag above the run's limit; each once."""
+    """Alert, once for each, for lost files, new items in quarantine and a lag above the run's limit."""
     from walferry.airflow.notifiers import send
     from walferry.watch import watch as follow
 
@@ -161,5 +161,5 @@ def alert(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> Non
             log.error("%s: %s: %s", kind, text, ", ".join(fresh[:10]))
             message = {"event": kind, "run": facts.run_id, "source": source, "message": text, "what": fresh[:100]}
             if not send(message):
-                continue  # not delivered: the next time tries again
+                continue  # not delivered: the next look tries again
         follow.mark_announced(ledger, watch, kind, facts.run_id, keys)

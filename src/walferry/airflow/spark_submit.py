@@ -1,7 +1,7 @@
 """spark-submit for a task: a command line from the Spark connection, the app's output in the task's log.
 
-Airflow's own Spark provider is not used: it requires pyspark-client, which owns the same files as PySpark and breaks
-it when the versions differ. Its connections of type `spark` work unchanged.
+Airflow's own Spark provider is not used: it requires pyspark-client, which installs the same files as PySpark and
+breaks PySpark if their versions differ. The provider's connections of type `spark` work unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from walferry.errors import UsageError
 log = logging.getLogger(__name__)
 
 CLUSTER_CONF = {"spark.executor.cores": "1", "spark.executor.memory": "1g", "spark.cores.max": "2"}
-"""for an app on a cluster, unless the connection's extra `conf` or the operator overrides it"""
+"""properties of an app on a cluster, unless the connection's extra `conf` or the operator overrides them"""
 ENVIRONMENT = "environment"
 """the folder in which an executor unpacks the connection's extra `archives`"""
 
@@ -77,7 +77,7 @@ class SparkHook(BaseHook):
         return [str(spark_home() / "bin" / "spark-submit"), *options, application, *arguments]
 
     def run(self, command: Sequence[str], show: Callable[[str], None]) -> tuple[int, str]:
-        """Run a `command`, with its output in the log. Returns its exit code and the error that it printed, or "".
+        """Run a `command` and log its output. Returns its exit code and the error that it printed, or "".
 
         `show` is called with the URL of the app's page once it is known, if the connection has the extra `ui`.
         """
@@ -101,7 +101,7 @@ class SparkHook(BaseHook):
         return self._process.returncode, error
 
     def kill(self) -> None:
-        """Kill spark-submit, if it runs; the app's driver ends with it."""
+        """Kill spark-submit if it runs; the app's driver ends with it."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
@@ -117,7 +117,7 @@ def cluster_conf(extra: Mapping[str, Any]) -> dict[str, str]:
 
 
 def app_page(ui: str, master: str, app_id: str) -> str:
-    """The URL of an app's page: at a standalone master, or at YARN's resource manager; otherwise `ui` itself."""
+    """The URL of an app's page: at a standalone master or at YARN's resource manager; otherwise `ui` itself."""
     if master.startswith("spark://"):
         return f"{ui.rstrip('/')}/app/?appId={app_id}"
     if master.startswith("yarn"):
@@ -126,7 +126,7 @@ def app_page(ui: str, master: str, app_id: str) -> str:
 
 
 def spark_home() -> Path:
-    """$SPARK_HOME, or the installed PySpark, which is a complete Spark. Raises UsageError when there is neither."""
+    """$SPARK_HOME, or the installed PySpark, which is a complete Spark. Raises UsageError if there is neither."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
     found = importlib.util.find_spec("pyspark")
@@ -136,8 +136,8 @@ def spark_home() -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """The driver runs this interpreter. PYTHONSAFEPATH keeps files of the app's folder and of the current folder from
-    being imported in place of packages."""
+    """The environment in which the driver runs this interpreter. With PYTHONSAFEPATH, Python does not import files of
+    the app's folder or of the current folder in place of packages."""
     return os.environ | {
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_DRIVER_PYTHON": sys.executable,

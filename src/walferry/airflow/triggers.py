@@ -1,5 +1,5 @@
-"""The triggers: of `hbase_wal_watch`, which lists a source's WAL files until there is something to record, and of
-`hbase_migrate`, which hears a person's answers."""
+"""Two triggers. That of `hbase_wal_watch` lists a source's WAL files until there is something to record; that of
+`hbase_migrate` hears a person's answers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 class WalTrigger(BaseTrigger):
     """Fires when the listing differs from what the ledger has for the watch's run, and after `beat_seconds` at most.
 
-    It writes nothing and keeps no state: a triggerer that takes it over reads the ledger again. New, sealed and
-    vanished files fire at once; moved and grown ones wait for `beat_seconds`. It then fires in any case, so that the
-    task measures lag and backlog even while nothing is sealed.
+    The trigger writes nothing and keeps no state: a triggerer that takes it over reads the ledger again. New, sealed
+    and vanished files fire it at once; moved and grown files wait for `beat_seconds`. Then it fires in any case, so
+    that the task measures lag and backlog even while nothing is sealed.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class WalTrigger(BaseTrigger):
         self.beat_seconds = beat_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What a triggerer needs to recreate it."""
+        """The class and the arguments with which a triggerer recreates this trigger."""
         names = ("run_id", "webhdfs", "user", "root", "poll_seconds", "beat_seconds")
         return "walferry.airflow.triggers.WalTrigger", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until something changed. Yields one event with the number of files of each kind."""
+        """Poll until something has changed. Yields one event with the number of files of each kind of change."""
         from walferry.watch.watch import changes_since
 
         deadline = time.monotonic() + self.beat_seconds
@@ -63,7 +63,7 @@ class WalTrigger(BaseTrigger):
                 changes = await changes_since(known, self.webhdfs, self.user, self.root)
                 counts, pressing = changes.counts(), changes.pressing
             except TransientError as error:
-                # After `beat_seconds` the task lists the files itself, and fails visibly if that still fails.
+                # After `beat_seconds` the task lists the files itself, and its error is visible.
                 log.warning("%s; retrying in %.0f s", error, self.poll_seconds)
             if pressing or time.monotonic() >= deadline:
                 yield TriggerEvent(counts)  # type: ignore[no-untyped-call]
@@ -80,22 +80,23 @@ def _known(run_id: str) -> Any:
 
 ASKED = "asks a person"
 ANSWER_SECONDS = 0.3
-"""between two looks at the answers"""
+"""pause between two looks at the answers"""
 
 
 def note_asked(ledger: RunLedger, phase: str, task_instance: str) -> None:
-    """Keep which task instance asks a person about a phase: a retry, which asks again, has another id."""
+    """Keep which task instance asks a person about a phase. A retry, which asks again, has another id."""
     ledger.notes.keep(ASKED, {"task_instance": task_instance}, phase)
 
 
 def use_answer(ledger: RunLedger, phase: str) -> None:
-    """The task after the one that asked has the answer: whoever asks again wants another one."""
+    """Remove the question and its answer, which the task after the one that asked has taken. The next question needs a
+    new answer."""
     ledger.notes.drop(ASKED, phase)
     drop_word(ledger, phase)
 
 
 def open_questions(ledger: RunLedger) -> list[str]:
-    """The phases that wait, or will, for a person's answer."""
+    """The phases that wait, or will wait, for a person's answer."""
     if ledger.record.state != "running" or ledger.phases.facts("write_stop") is not None:
         return []
     asks = ["approve", "write_stop"] if options_of(ledger.record).write_stop == "confirm" else ["approve"]
@@ -103,19 +104,19 @@ def open_questions(ledger: RunLedger) -> list[str]:
 
 
 class AnswerTrigger(BaseTrigger):
-    """Leaves each answer of a person in the ledger. Fires when it has the last one, that writes have stopped, or nobody
-    needs one any more."""
+    """Keeps each answer of a person in the ledger. Fires after the last answer, that writes have stopped, or once
+    nobody needs an answer any more."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_id = run_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What a triggerer needs to recreate it."""
+        """The class and the arguments with which a triggerer recreates this trigger."""
         return "walferry.airflow.triggers.AnswerTrigger", {"run_id": self.run_id}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look at the answers until the last is yes. Yields one event with what happened, as text."""
+        """Look at the answers until the last one is yes. Yields one event with a text that says what happened."""
         said = "no answer is waited for any more"
         while True:
             try:
@@ -135,7 +136,7 @@ class AnswerTrigger(BaseTrigger):
 
 
 def _answer(task_instance: str) -> Any:
-    """What Airflow has of an answer; None if that try no longer exists, and another one is about to ask."""
+    """Airflow's record of an answer; None if the try that asked no longer exists, and another one is about to ask."""
     try:
         return get_hitl_detail_content_detail(ti_id=UUID(task_instance))
     except AirflowRuntimeError as error:
@@ -144,8 +145,8 @@ def _answer(task_instance: str) -> Any:
 
 
 def _asked(run_id: str) -> tuple[dict[str, str], bool]:
-    """The task instance that asks about each phase and was not heard yet, and whether nobody needs an answer any
-    more."""
+    """The task instance that asks about each phase, for phases without an answer yet; and whether nobody needs an
+    answer any more."""
 
     with open_ledger(create=False) as whole:
         ledger = whole.of(run_id)
@@ -156,7 +157,7 @@ def _asked(run_id: str) -> tuple[dict[str, str], bool]:
 
 
 def _keep(run_id: str, phase: str, task_instance: str, answer: Any) -> str:
-    """Keep an answer, unless it was used meanwhile. Returns what was said."""
+    """Keep an answer, unless a task has used it in the meantime. Returns a text that says what was answered."""
 
     person = answer.responded_by_user.name if answer.responded_by_user else "nobody by name"
     word = Word(f"airflow {person}", round(answer.responded_at.timestamp() * 1000))

@@ -1,4 +1,4 @@
-"""The board: pages on migration runs inside Airflow, behind its login. Read-only; everything comes from the ledger."""
+"""The board: read-only pages about runs inside Airflow, behind its login. All their data comes from the ledger."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Board:
     """The board as an ASGI app that is built at its first request.
 
-    Airflow imports plugins in every process, every task's included; only the API server should load what the pages
-    need.
+    Airflow imports plugins in every process, including those of tasks, but only the API server should load the modules
+    that the pages need.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Who may see the board: whoever Airflow lets read the runs of the DAG `hbase_migrate`.
 
-A plugin's app is mounted beside Airflow's own routes and has no login of its own. So this checks what Airflow's routes
-check: the login cookie or a Bearer token, then the auth manager.
+Airflow mounts a plugin's app beside its own routes, without a login. So this module checks what Airflow's routes check:
+the login cookie or a Bearer token, then the auth manager.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def logged_in(
     try:
         return await get_user(request, None, token)
     except HTTPException as refused:
-        # Airflow answers 401 or 403, depending on the token. For us these are one case: nobody is logged in.
+        # Airflow answers 401 or 403, depending on the token. Both mean that nobody is logged in.
         raise NotLoggedInError(str(refused.detail), login=_login_page(request), by_token=token is not None) from None
 
 

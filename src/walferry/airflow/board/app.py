@@ -1,4 +1,4 @@
-"""The board's routes: two pages, their data as JSON, and the files they need. All are read-only."""
+"""The board's routes: two pages, their data as JSON, and the files that they need. All are read-only."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""Nothing is loaded from other hosts. Plotly writes its styles into the page."""
+"""The pages load nothing from other hosts. Plotly writes its styles into the page."""
 DOCS_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""Data Docs have inline scripts and styles, and refer to others on other hosts, which are not loaded."""
+"""Data Docs have inline scripts and styles. They also refer to files on other hosts, which are not loaded."""
 REPAIR_DAG = "hbase_repair"
 PAGE_HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -49,9 +49,9 @@ class NotLoggedInError(WalferryError):
 
 
 def create_app(guard: Callable[..., Any], source: LedgerCache | None = None) -> FastAPI:
-    """The board as an app; `guard` is a dependency of every route and raises when the caller has no access."""
+    """The board as an app. `guard` is a dependency of every route and raises if the caller has no access."""
     ledgers = source or LedgerCache()
-    # No docs and no schema: FastAPI would serve them without the guard.
+    # FastAPI would serve its docs and its schema without the guard, so both are switched off.
     app = FastAPI(title="walferry", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(guard)])
     _add_pages(app, ledgers)
     _add_data(app, ledgers)
@@ -68,13 +68,13 @@ def _add_pages(app: FastAPI, source: LedgerCache) -> None:
 
     @app.get("/runs/{run_id}")
     def page_of_a_run(request: Request, run_id: str) -> Response:
-        """One run, by its id, or the newest run of a name."""
+        """The run with this id, or the newest run of this name."""
         run = source.ledger().find(run_id)
         return _page(request, "run.html", run=run, repair=f"{_airflow(request)}/dags/{REPAIR_DAG}")
 
     @app.get("/runs/{run_id}/report")
     def report_of_a_run(run_id: str) -> Response:
-        """What `walferry report` prints."""
+        """The report that `walferry report` prints."""
         ledger = source.ledger()
         return Response(
             render(summary(ledger.of(ledger.find(run_id).run_id))) + "\n", media_type="text/plain; charset=utf-8"
@@ -131,7 +131,7 @@ def _add_files(app: FastAPI) -> None:
 
     @app.get("/static/plotly.min.js")
     def plotly_js() -> Response:
-        """The chart library from its installed package, compressed only once; pages request it with its version."""
+        """The chart library from its installed package, compressed once. Pages add its version to the URL."""
         headers = {"Cache-Control": "private, max-age=604800", "Content-Encoding": "gzip"}
         return Response(packed(), media_type="text/javascript", headers=headers)
 

@@ -1,4 +1,4 @@
-"""The log as lanes: one for each WAL group, its files in order, drawn as blocks of one state."""
+"""The log as lanes, one for each WAL group. A lane has the group's files in order, drawn as blocks of one state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from walferry.run.fences import fences_of
 
 State = Literal["gap", "held", "seen", "sealed", "applied", "verified", "outside"]
 ORDER: tuple[State, ...] = ("gap", "held", "seen", "sealed", "applied", "verified", "outside")
-"""The worst first: a block of files in several states shows the worst."""
+"""States, worst first: a block of files in several states shows the worst one."""
 
 Part = tuple[State, int, str]
 """a file of a lane: state, bytes, name"""
@@ -25,10 +25,10 @@ MOST_BLOCKS = 120
 
 @dataclass(frozen=True)
 class Hole:
-    """Bytes that are not applied, and what that means now.
+    """Bytes that are not applied, and why.
 
-    gap: lost, or skipped, since something past it is applied. held: waits for an operator's decision. waiting: will be
-    applied in a later round.
+    gap: the bytes are lost, or were skipped, since later bytes are applied. held: they wait for an operator's decision.
+    waiting: a later round will apply them.
     """
 
     gap: Gap
@@ -48,7 +48,7 @@ class Block:
 
 
 def find_holes(ledger: Ledger, run_id: str, drained: bool) -> list[Hole]:
-    """The rows of the ledger's view `gaps`, classified; `drained`: everything should have been applied."""
+    """The rows of the ledger's view `gaps`, classified. `drained`: everything should be applied by now."""
     gaps = ledger.of(run_id).log.gaps()
     known = ledger.of(run_id).log.known({gap.file for gap in gaps})
     reached = ledger.of(run_id).log.reached()
@@ -64,7 +64,7 @@ def find_holes(ledger: Ledger, run_id: str, drained: bool) -> list[Hole]:
         elif file is None or file.state == "missing" or drained:
             kind = "gap"
         elif file.number < reached.get((group, gap.table), 0) or gap.end < fences.bytes_before_end(file):
-            kind = "gap"  # something past it is applied
+            kind = "gap"  # later bytes are applied
         holes.append(Hole(gap, group, kind))
     return holes
 
@@ -117,7 +117,8 @@ def draw_lanes(ledger: Ledger, run_id: str, holes: Sequence[Hole], page: int) ->
 
 
 def file_state(file: RecordedFile, reached: RangeState | None, holes: Iterable[Hole]) -> State:
-    """The state of the file; `reached`: the least that any of the run's tables has, if all have begun."""
+    """The state of a file. `reached`: the least state that any of the run's tables has reached in the file; None if a
+    table has none yet."""
     kinds = {hole.kind for hole in holes}
     if "gap" in kinds:
         return "gap"
@@ -129,7 +130,7 @@ def file_state(file: RecordedFile, reached: RangeState | None, holes: Iterable[H
 
 
 def merge(files: Sequence[Part]) -> list[Block]:
-    """Join neighbours of one state; a lane with too many blocks is cut into pieces that show their worst state."""
+    """Join neighbours of one state. If a lane has too many blocks, cut it into pieces that show their worst state."""
     blocks = _join(Block(state, 1, length, name, name) for state, length, name in files)
     if len(blocks) <= MOST_BLOCKS:
         return blocks

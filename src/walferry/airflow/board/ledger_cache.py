@@ -34,7 +34,7 @@ class LedgerCache:
     """The ledger at $WALFERRY_LEDGER, and a cache of its answers.
 
     However many people watch, each query runs at most once a second, and its answer is kept for twice the time that
-    it took: a large ledger slows the pages down, not the migration.
+    the query took. So a large ledger slows the pages down, but not the migration.
     """
 
     def __init__(self, url: str | None = None) -> None:
@@ -45,8 +45,8 @@ class LedgerCache:
         self._answers: OrderedDict[Hashable, _Answer] = OrderedDict()
 
     def ledger(self) -> Ledger:
-        """The open ledger. Raises UsageError when there is none or it cannot be used, TransientError when it does not
-        answer."""
+        """The open ledger. Raises UsageError if there is no ledger or it cannot be used, and TransientError if it does
+        not answer."""
         with self._lock:
             file = _file_of(self._url)
             if self._ledger is None or file != self._file:  # the file was replaced
@@ -59,13 +59,13 @@ class LedgerCache:
             return self._ledger
 
     def kept(self, question: Hashable, work: Callable[[Ledger], dict[str, Any]]) -> bytes:
-        """The answer to `question` as JSON, from the cache or recomputed. Errors are not cached."""
+        """The answer to `question` as JSON, from the cache or from `work`. Errors are not cached."""
         ledger = self.ledger()
         answer: bytes = self._fresh(question, KEPT_SECONDS, lambda: json.dumps(work(ledger), default=str).encode())
         return answer
 
     def old_run(self, question: Hashable, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The overview's line of a run that has ended, cached for longer: it hardly changes."""
+        """The overview's line for a run that has ended. Such a line hardly changes, so it is cached for longer."""
         facts: dict[str, Any] = self._fresh(("ended", question), ENDED_SECONDS, work)
         return facts
 

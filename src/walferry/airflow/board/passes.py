@@ -8,13 +8,13 @@ from walferry.ledger import RunLedger, RunRecord
 from walferry.migration.pairs.pair_findings import findings, pass_facts
 
 MOST_PASSES = 300
-"""of the trend: the newest"""
+"""passes in the trend, the newest ones"""
 NAMED = 200
-"""rows that differ, and regions that were read whole"""
+"""how many differing rows, and regions read whole, are listed"""
 
 
 def passes(ledger: RunLedger, run: RunRecord, page: int, size: int) -> dict[str, Any] | None:
-    """The trend of the passes, the newest of them in pages, and what is known since the last; None for other runs."""
+    """The passes' trend, a page of them, newest first, and the findings so far; None for a run that is not a pair's."""
     if run.kind != "pair":
         return None
     made = [pass_facts(one) for one in ledger.passes.latest(MOST_PASSES)]

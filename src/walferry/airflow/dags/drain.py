@@ -1,9 +1,9 @@
 """Apply the sealed edits of the source's log to existing tables of the target, whenever something is sealed.
 
-The Airflow Variable `walferry_drain` says which tables: JSON with the keys of the form, for example
-`{"tables": ["shop:orders"]}`. Values from the form override it. The first run adds a disabled replication peer, which
-keeps the source's WALs, and sets the start fence; earlier edits are not applied. `walferry abort` ends the drain
-(docs/platform.md).
+The Airflow Variable `walferry_drain` names the tables: JSON with the keys of the form, for example
+`{"tables": ["shop:orders"]}`. Values from the form override the Variable. The first run adds a disabled replication
+peer, which keeps the source's WALs, and sets the start fence; edits before the fence are not applied. `walferry abort`
+ends the drain (docs/platform.md).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def drain_spec(params: Mapping[str, Any], variable: Any) -> dict[str, Any]:
 
 @task
 def prepare() -> str:
-    """Find the run, or open it: check the tables, keep the WALs, set the start fence."""
+    """Find the run or open it, check the tables, keep the WALs, set the start fence."""
     from walferry.replay.rounds.drain import DRAINER, check_targets
     from walferry.run.start import start_run
 
@@ -63,7 +63,7 @@ def prepare() -> str:
 
 @task
 def measure(run: str) -> None:
-    """Send the metrics of the runs on this source, after edits were applied."""
+    """Send the metrics of the runs on this source once edits are applied."""
     from walferry.airflow.sensors import measure
     from walferry.watch.watch import list_now
 

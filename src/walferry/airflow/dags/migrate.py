@@ -2,8 +2,8 @@
 
 Trigger it with the form. Two steps wait for a person: `approve_cutover`, and `confirm_writes_stopped` unless walferry
 stops the writes itself (write_stop: readonly). If a check after the write stop does not pass, `way_out` asks how to go
-on, does that, and starts another run of this DAG that continues from there. Every task may be killed, retried or
-cleared at any time: walferry's ledger, not Airflow, records what is done.
+on, does what the person chooses, and starts another run of this DAG, which continues from there. Every task may be
+killed, retried or cleared at any time: walferry's ledger, not Airflow, records what is done.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from walferry.process import open_ledger, reports_folder
 from walferry.run.phases import Phase, phases_of
 
 _BY_TABLE = "{{ task.table }}"
-# A rejection fails the task, and the retry asks again. If Airflow loses a try after a yes, the retry takes that.
+# A rejection fails the task, and the retry asks again. If Airflow loses a try after a yes, the retry uses that yes.
 _ASKED: dict[str, Any] = {"fail_on_reject": True, "retries": 5, "trigger_rule": "none_failed"}
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ LINKS = {
 
 @task
 def plan() -> str:
-    """Open the run in the ledger, examine both clusters, refuse what cannot be moved."""
+    """Open the run in the ledger, examine both clusters, refuse tables that cannot be moved."""
     from walferry.run.heartbeat import RunBusyError
     from walferry.run.start import continue_run, start_run
 
@@ -89,7 +89,7 @@ def plan() -> str:
                 run_id = continue_run(ledger, continued, params, airflow_connection, owner)
             else:
                 run_id = start_run(ledger, params, airflow_connection, owner)
-        except RunBusyError as busy:  # a task of the other run of the DAG is about to end
+        except RunBusyError as busy:  # a task of the earlier DAG run is about to end
             raise AirflowException(str(busy)) from None
     with step(run_id) as run:
         do_phase(run, "plan")
@@ -98,7 +98,7 @@ def plan() -> str:
 
 @task
 def do(run: str, phase: str) -> list[str]:
-    """Do a phase. Returns the source tables, for the phases done by table."""
+    """Do a phase. Returns the source tables, for the phases that are done by table."""
     with step(run) as opened:
         do_phase(opened, phase)
         return [pair.source for pair in opened.tables]
@@ -112,11 +112,11 @@ def do_for_table(run: str, phase: str, table: str) -> None:
         do_phase(opened, phase, table)
 
 
-# Airflow may mistake a quick reschedule for a lost task ("finished with success, but state is queued"), which costs a
-# try. Hence the long interval and the spare tries.
+# Airflow may mistake a quick reschedule for a lost task ("finished with success, but state is queued"), and that costs
+# a try. So the interval is long, and there are tries to spare.
 @task.sensor(poke_interval=15, timeout=timedelta(days=14).total_seconds(), mode="reschedule", retries=20)
 def wait_until_ready(run: str) -> bool:
-    """Wait until nothing speaks against a cutover. Rows that the parameter `anyway` names are accepted as they are."""
+    """Wait until a cutover may begin. Rows that the parameter `anyway` names are accepted as they are."""
     from walferry.cutover.gates import before_cutover
     from walferry.errors import GateShutError
     from walferry.migration.explaining.accept import accept_named
@@ -136,7 +136,7 @@ def wait_until_ready(run: str) -> bool:
 
 @task.branch
 def how_to_stop_writes(run: str, answer: dict[str, Any]) -> str:
-    """Record the approval; continue with the confirmation, or directly with setting the source tables READONLY."""
+    """Record the approval. Continue with the confirmation, or directly with setting the source tables READONLY."""
     with step(run) as opened:
         use_answer(opened.ledger, "approve")
         do_phase(opened, "approve", by=f"airflow {approved_by(answer)}")
@@ -145,16 +145,16 @@ def how_to_stop_writes(run: str, answer: dict[str, Any]) -> str:
 
 @task(trigger_rule="none_failed_min_one_success")
 def stop_writes(run: str, answer: dict[str, Any] | None) -> None:
-    """Writes have stopped, as a person said, or are refused from here on."""
+    """Record a person's confirmation that writes have stopped, or make the source refuse writes from now on."""
     with step(run) as opened:
         by = f"airflow {approved_by(answer)}" if answer else None
         do_phase(opened, "write_stop", by=by, said_ms=answered_ms(answer))
 
 
-# Nothing waits for it, and it ends by itself: it must go on whatever happens to the other tasks.
+# No task waits for this one, and it ends by itself. It must go on even if other tasks fail, hence the many retries.
 @task(retries=100)
 def stage_log(run: str) -> None:
-    """Beside all other tasks, copy each WAL as soon as it is closed; ends at once unless the run has protect: stage."""
+    """Beside all other tasks, copy each WAL once it is closed. Ends at once unless the run has `protect: stage`."""
     from walferry.replay.keeping.protect import tend, way_of
 
     with step(run) as opened:
@@ -162,14 +162,14 @@ def stage_log(run: str) -> None:
 
         def ended(seconds: float) -> bool:
             time.sleep(seconds)
-            return opened.ledger.record.owner != owner  # another run of the DAG continues the run, with such a task
+            return opened.ledger.record.owner != owner  # another DAG run continues, with its own stage_log
 
         tend(opened, way_of(opened), ended)
 
 
 @task
 def report(run: str) -> str:
-    """Write the report and print it into this log."""
+    """Write the report, and print it to this task's log."""
     from walferry.pipeline import write_report
 
     with step(run) as opened:
@@ -179,7 +179,7 @@ def report(run: str) -> str:
 
 
 def hbase_migrate() -> DAG:
-    """The DAG that moves live tables: one task per phase of `run.phases`, and those that ask a person."""
+    """The DAG that moves live tables: one task for each phase of `run.phases`, and the tasks that ask a person."""
     with DAG(
         "hbase_migrate",
         schedule=None,
@@ -209,13 +209,13 @@ def hbase_migrate() -> DAG:
 
 
 def _phase(run: Any, phase: Phase, tables: Any) -> Any:
-    """The task of a phase; `tables` is the task that returns them."""
+    """The task of a phase; `tables` is the output of the task that returns the source tables."""
     about: dict[str, Any] = {"task_id": phase.name, "doc_md": phase.what}
     if phase.spark and phase.by_table:
         operator = WalferrySparkOperator.partial(**about, run=run, phase=phase.name, map_index_template=_BY_TABLE)
         return operator.expand(table=tables)
     if phase.spark:
-        # Clients cannot write while the phases after the replay last: its app, which is warm, goes on with them.
+        # Clients cannot write during the phases after the replay, so the replay's warm app continues with them.
         through = "check_drain" if phase.name == "replay" else ""
         return WalferrySparkOperator(**about, run=run, phase=phase.name, through=through)
     if phase.by_table:
@@ -240,7 +240,7 @@ def _approval(run: Any) -> tuple[Any, Any]:
 
 
 def _write_stop(run: Any) -> tuple[Any, Any]:
-    """Ask a person whether writes have stopped, or stop them. Returns the tasks that may come first, and the last."""
+    """Ask a person whether writes have stopped, or stop them. Returns the possible first tasks and the last one."""
     confirmed: Any = AskOperator(
         task_id="confirm_writes_stopped",
         run=run,
@@ -264,7 +264,7 @@ def _hear(run: Any) -> Any:
 
 
 def _way_out(run: Any) -> Any:
-    """Ask a person how to go on once the tasks after the write stop have ended, unless the run is done, and go on."""
+    """Unless the run is done, ask a person how to go on once the tasks after the write stop have ended, and go on."""
     chosen = WayOutOperator(
         task_id="way_out",
         run=run,

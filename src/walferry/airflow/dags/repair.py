@@ -1,9 +1,9 @@
-"""Make rows of a migration's target equal, or copy a table again: what `walferry repair` and `copy-again` do.
+"""Make rows of a migration's target equal, or copy a table again, like `walferry repair` and `walferry copy-again`.
 
-Trigger it with the form. A dry run, which is the default, changes nothing: the log and the returned value of the task
-say what would be done, and what either way costs. While a process follows the log, that one does the work, and this
-task waits for it; otherwise the task does. A try that was interrupted is repeated, and goes on. What is not possible,
-such as copying a table again once the cutover has begun, fails the task at once with the reason.
+Trigger it with the form. A dry run, which is the default, changes nothing: the task's log and return value say what
+would be done, and what either way costs. While a process follows the log, that process does the work and this task
+waits for it; otherwise this task does the work. The retry of an interrupted try continues its work. A request that is
+not possible, such as copying a table again once the cutover has begun, fails the task at once with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 RepairWay = Literal["rows", "copy again"]
 MOST_ROWS = 200
-"""that the task returns; its log counts the others, and the ledger has those that were repaired"""
+"""rows that the task returns; its log counts the others, and the ledger has the repaired ones"""
 PARAMS = {
     "run": Param(type="string", minLength=1, title="Run", description="Its name, or its id."),
     "table": Param(
@@ -51,7 +51,7 @@ PARAMS = {
 
 @task
 def repair() -> dict[str, Any]:
-    """Do what the form says, or tell what that would do. Returns what became of it, as the verbs' `--json` does."""
+    """Do what the form requests, or say what would change. Returns the facts that the verbs print for `--json`."""
     from walferry.run.run import Run
 
     context = get_current_context()

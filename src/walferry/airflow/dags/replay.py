@@ -1,10 +1,10 @@
-"""Replay the log on a schedule: each run applies what the source wrote in one window, [from, to) in UTC.
+"""Replay the log on a schedule: each run applies the edits that the source wrote in one window, [from, to) in UTC.
 
-Scheduled every hour ($WALFERRY_REPLAY_CRON changes it). `airflow backfill create --dag-id hbase_wal_replay --from-date
-… --to-date …` repeats past windows, in any order: they converge. The target tables must exist. Scheduled runs take
-their values from the Airflow Variable `walferry_replay` (JSON with the keys of the form); values from the form or
-`--dag-run-conf` override it. A window whose log is not complete yet waits without a worker; one whose
-log has missing files fails and names them.
+The schedule is hourly ($WALFERRY_REPLAY_CRON changes it). `airflow backfill create --dag-id hbase_wal_replay
+--from-date … --to-date …` repeats past windows; they converge in any order. The target tables must exist. Scheduled
+runs take their values from the Airflow Variable `walferry_replay` (JSON with the keys of the form); values from the
+form or `--dag-run-conf` override the Variable. A window whose log is not complete yet waits without a worker; a window
+whose log has missing files fails and names them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARAMS = spec_params(keys=KEYS, else_variable=VARIABLE, defaults=DEFAULTS) | win
 def replay_spec(params: Mapping[str, Any], variable: Any, window: Mapping[str, Any]) -> dict[str, Any]:
     """The spec of a window: params override the Variable's values, which override the defaults.
 
-    `window` is the schedule's, for params that name none.
+    `window` is the schedule's window, used if the params name none.
     """
     keys = spec_keys(params, variable, VARIABLE, DEFAULTS, PARAMS)
     own = {key: keys.pop(key) for key in window if key in keys}
@@ -43,7 +43,7 @@ def replay_spec(params: Mapping[str, Any], variable: Any, window: Mapping[str, A
 
 @task
 def open_window() -> dict[str, str]:
-    """Validate the window and open its run. Returns the run's id, and when the window will be complete."""
+    """Validate the window and open its run. Returns the run's id and the time at which the window will be complete."""
     from walferry.replay.windows.window import complete_at_ms, open_window
     from walferry.run.given_spec import parse_spec, resolve
 
@@ -88,7 +88,7 @@ def hbase_wal_replay() -> DAG:
         replay = WalferrySparkOperator(
             task_id="replay", run="{{ ti.xcom_pull('open_window')['run'] }}",
             phase="replay_window",
-            # A backfill has its own limit, ten runs at once: they would only wait for each other's lease.
+            # A backfill runs up to ten windows at once, but they would only wait for each other's lease.
             max_active_tis_per_dag=1,
         )  # fmt: skip
         opened >> wait >> replay >> report(opened["run"])

@@ -1,10 +1,10 @@
 """Verify a pair of tables that something else keeps equal: HBase's own replication, or another tool.
 
-Each run is a pass: it reads regions whole at first, then only what was written on either side since the last pass, by
-the logs of both clusters. It changes nothing on them. Scheduled every five minutes ($WALFERRY_VERIFY_CRON changes
-it). The Airflow Variable `walferry_verify` says which tables: JSON with the keys of the form, for example
-`{"tables": ["shop:orders"]}`; values from the form override it. A run fails while rows differ. An alert (`difference`)
-is sent for new rows only.
+Each run is a pass. At first it reads regions whole, later only the rows that either side has written since the last
+pass, according to the logs of both clusters. It changes nothing on the clusters. The schedule is every five minutes
+($WALFERRY_VERIFY_CRON changes it). The Airflow Variable `walferry_verify` names the tables: JSON with the keys of the
+form, for example `{"tables": ["shop:orders"]}`; values from the form override the Variable. A run fails while rows
+differ, but an alert (`difference`) is sent only for new rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SHOWN = 5
 
 
 def pair_spec(params: Mapping[str, Any], variable: Any) -> tuple[dict[str, Any], float | None]:
-    """The spec of the pair, and its `whole_every`: params override the Variable's values, which override defaults."""
+    """The spec of the pair, and `whole_every`: params override the Variable's values, which override the defaults."""
     keys = spec_keys(params, variable, VARIABLE, DEFAULTS, PARAMS)
     if not keys.get("tables"):
         raise AirflowFailException(
@@ -55,7 +55,7 @@ def pair_spec(params: Mapping[str, Any], variable: Any) -> tuple[dict[str, Any],
 
 @task
 def open_pair() -> str:
-    """Find the run of the pair, or open it. Returns its id."""
+    """Find the pair's run, or open it. Returns the run's id."""
     from walferry.migration.pairs import pair_pass
     from walferry.run.given_spec import parse_spec, refuse_window, resolve
 
@@ -71,9 +71,9 @@ def open_pair() -> str:
             return pair_pass.open_pair(ledger, spec, actor, pair_pass.WHOLE_EVERY_DAYS if days is None else days).run_id
 
 
-@task(on_failure_callback=[])  # the alert is for what is new, not for each pass
+@task(on_failure_callback=[])  # the task alerts itself, for new rows only
 def judge(run: str) -> None:
-    """Fail while rows differ; alert for those of which nobody was told."""
+    """Fail while rows differ; alert for rows that no earlier alert has named."""
     from walferry.migration.pairs.pair_findings import differing_rows, findings, new_differences, pass_line, told
 
     context = get_current_context()

@@ -1,8 +1,8 @@
 """Watch the WALs of the source: record new, grown, sealed and moved files in the ledger, announce sealed edits.
 
-A run waits in the triggerer, without a worker, until logs that hold edits are sealed, and emits an event of the asset
-`hbase_wal_hbase_source`; then the next run begins. At least every minute it sends the metrics of all unfinished runs
-on this source, and alerts for gaps, quarantine and lag (docs/platform.md). A continuous DAG watches one cluster.
+A run waits in the triggerer, without a worker, until logs that hold edits are sealed. It then emits an event of the
+asset `hbase_wal_hbase_source`, and the next run begins. At least every minute it sends the metrics of all unfinished
+runs on this source, and alerts for gaps, quarantine and lag (docs/platform.md). Each DAG watches one cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def hbase_wal_watch(source: str = "hbase_source", dag_id: str = "hbase_wal_watch
     with DAG(
         dag_id,
         schedule="@continuous",
-        # Without a start in the past the first interval is empty and Airflow 3.3 never begins a second run.
+        # Without a start in the past, the first interval is empty, and Airflow 3.3 never starts a second run.
         start_date=datetime(2025, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,

@@ -1,4 +1,4 @@
-"""Compare tables of two clusters each night, whatever keeps them in sync (for example HBase's own replication)."""
+"""Compare tables of two clusters each night; anything may keep them in sync (for example HBase's own replication)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def example_hbase_compare() -> None:
 
     @task
     def end(run: str) -> None:
-        """Also after a failure: tomorrow's comparison needs the name."""
+        """End the run, also after a failure: tomorrow's comparison needs the name."""
         finish(run, "compared")
 
     run = begin()

@@ -1,4 +1,4 @@
-"""Copy tables as of one moment, for example from production to a test cluster; writers need not stop."""
+"""Copy tables as of one moment, for example from production to a test cluster, while writers continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep a second cluster up to date until a person ends it; the source's writers are left alone."""
+"""Keep a second cluster up to date until a person ends the run, while the source's writers continue."""
 
 from __future__ import annotations
 

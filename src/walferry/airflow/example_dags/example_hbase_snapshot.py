@@ -1,6 +1,6 @@
-"""Take snapshots of tables before something risky, and remove them when it went well.
+"""Take snapshots of tables before a risky step, and remove them once the step has succeeded.
 
-Until they are removed, the source also keeps its log: if the risky step goes wrong, no later edit is lost.
+Until the snapshots are removed, the source also keeps its log: if the risky step fails, no later edit is lost.
 """
 
 from __future__ import annotations
