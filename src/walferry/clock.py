@@ -6,8 +6,8 @@ import time
 from datetime import UTC, datetime
 
 CLOCKS_APART_MS = 30_000
-"""how far a region server's clock may be from ours: HBase refuses a server whose clock differs by more from the
-master's (hbase.master.maxclockskew)"""
+"""how far a region server's clock may be from ours. HBase refuses a server whose clock differs by more than this from
+the master's clock (hbase.master.maxclockskew)."""
 _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -17,7 +17,7 @@ def now_ms() -> int:
 
 
 def shown_utc(ms: int, day: str = "") -> str:
-    """A recorded time as a person reads it: 09:41:07 UTC. `day`: how the day stands before it, as for strftime."""
+    """A recorded time for people: 09:41:07 UTC. `day`: a strftime format for the day, written before the time."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime(f"{day}%H:%M:%S UTC")
 
 
@@ -27,7 +27,7 @@ def iso(ms: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as a person reads it: 59 s, 51 min 40 s, 23 h 59 min."""
+    """A duration for people: 59 s, 51 min 40 s, 23 h 59 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -36,5 +36,5 @@ def duration(seconds: float) -> str:
 
 
 def steady_s() -> float:
-    """Seconds since a fixed moment. On Linux, unlike `time.monotonic`, they go on while the machine sleeps."""
+    """Seconds since a fixed moment. On Linux, unlike `time.monotonic`, the clock continues while the machine sleeps."""
     return time.clock_gettime(_SINCE_BOOT)

@@ -1,4 +1,4 @@
-"""Each phase bound to its function, and the order of a migration for a shell. The DAGs run the same functions."""
+"""Binds each phase to its function, and runs a migration from a shell. The DAGs run the same functions."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 TABLES_AT_ONCE = 4
-"""in the write stop: what a table takes is mostly waiting for servers"""
+"""tables handled at once during the write stop, when most of a table's time is waiting for servers"""
 LOOK_SECONDS = 2.0
-"""between two looks at whether the gate to the cutover is open"""
+"""pause between two checks whether the gate to the cutover is open"""
 ASK_AGAIN_SECONDS = 30.0
-"""after a person said no"""
+"""pause before the next question after a person said no"""
 OUTCOMES = {
     "migration": "cut over; nothing unexplained",
     "snapshot": "snapshots taken",
@@ -62,7 +62,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class PhaseContext:
-    """What phases need besides their run."""
+    """What phases need in addition to their run."""
 
     spark: Callable[[], SparkSession]
     """opens the session, or returns the open one; `without_spark` where there is none"""
@@ -71,11 +71,11 @@ class PhaseContext:
     by: str | None = None
     """the person who approved, or who confirmed that writes have stopped"""
     said_ms: int | None = None
-    """when they answered; None for now"""
+    """when that person answered; None: now"""
     outcome: str | None = None
-    """what is recorded as the run's outcome; None for the usual one of its kind"""
+    """recorded as the run's outcome; None: the usual outcome of its kind"""
     standstill: Standstill = field(default_factory=Standstill)
-    """where those who repair rows wait for the replay of this process"""
+    """where threads that repair rows wait until this process's replay stands still"""
 
 
 WORK: Mapping[str, Callable[[Run, str, PhaseContext], object]] = {
@@ -103,11 +103,11 @@ WORK: Mapping[str, Callable[[Run, str, PhaseContext], object]] = {
     "pass": lambda run, _, context: verify_pair(run, context.spark),
     "drain_sealed": lambda run, _, context: drain.drain_sealed(run, context.spark()),
 }
-"""What each phase of `run.phases` does; a phase by table does it for one table. All are idempotent."""
+"""The function of each phase of `run.phases`; for a phase by table, it does one table. All are idempotent."""
 
 
 def _outcome(run: Run) -> str:
-    """What is recorded of a run that comes to its end."""
+    """The outcome to record for a run that reaches its end."""
     accepted = unexplained_but_accepted(run.ledger) if run.record.kind == "migration" else 0
     if not accepted:
         return OUTCOMES[run.record.kind]
@@ -115,18 +115,19 @@ def _outcome(run: Run) -> str:
 
 
 Ask = Callable[[str, Callable[[], None]], bool]
-"""Asks a person a question. Until there is an answer, it calls the function every second or so, which may raise."""
+"""Asks a person a question. Until there is an answer, it calls the function about every second, which may raise."""
 
 
 def do(run: Run, phase: str, subject: str, context: PhaseContext) -> None:
-    """Do one phase of a run, unless the ledger says that it is done. Raises KeyError for a phase of another kind."""
+    """Do one phase of a run, unless the ledger says that it is done. Raises KeyError if the run's kind lacks it."""
     known = phase_of(run.record.kind, phase)
     with losses(f"{phase} {subject}".strip()) if known.spark else nullcontext():
         WORK[phase](run, subject, context)
 
 
 def without_spark(phase: str) -> Callable[[], SparkSession]:
-    """In place of what opens a session, for a phase in a process that is to start none: it raises NoSparkError."""
+    """A replacement for the function that opens a Spark session, in a process that must not start Spark: it raises
+    NoSparkError."""
 
     def refuse() -> NoReturn:
         raise NoSparkError(
@@ -137,10 +138,10 @@ def without_spark(phase: str) -> Callable[[], SparkSession]:
 
 
 def do_through(run: Run, phase: str, last: str, context: PhaseContext) -> None:
-    """Do a phase of the whole run and those that follow it, up to `last`, in this process.
+    """Do a phase of the whole run and the phases after it, up to `last`, in this process.
 
-    An error in one that follows is only logged, since the phase itself is done: whoever does the others one by one, as
-    Airflow's tasks do, does what is left and meets it again. Raises KeyError for a phase of another kind.
+    An error in a later phase is only logged, since the first phase is done. Whoever does the phases one by one, like
+    Airflow's tasks, does the rest and meets the error again. Raises KeyError if the run's kind has no such phase.
     """
     names = [known.name for known in phases_of(run.record.kind)]
     following = names[names.index(phase) + 1 : names.index(last) + 1]
@@ -155,14 +156,14 @@ def do_through(run: Run, phase: str, last: str, context: PhaseContext) -> None:
 
 
 def open_clients(run: Run) -> None:
-    """Open the clients that several threads are about to use."""
+    """Open the run's clients before several threads use them."""
     _ = run.source, run.target, run.source_files, run.target_files
     if run.ledger.phases.facts("check_drain") is None:
-        import_ahead()  # not in the write stop
+        import_ahead()  # now, so that the write stop does not wait for imports
 
 
 def _do_all(run: Run, phases: Sequence[str], context: PhaseContext) -> None:
-    """Do phases in their order, except those that wait for a person. A phase by table does some tables at once."""
+    """Do phases in order, except those that wait for a person. A phase by table does several tables at once."""
     tables = [pair.source for pair in run.tables]
     todo = [(phase.name, subject) for phase, subject in steps(run.record.kind, tables) if not phase.waits_for]
     for name, same in groupby((step for step in todo if step[0] in phases), key=lambda step: step[0]):
@@ -170,9 +171,9 @@ def _do_all(run: Run, phases: Sequence[str], context: PhaseContext) -> None:
 
 
 def migrate(run: Run, ask: Ask, context: PhaseContext) -> None:
-    """Run all phases that are not done yet; replay goes on while a person is asked.
+    """Run all phases that are not done yet. Replay continues while a person is asked.
 
-    Transient failures are retried a bounded number of times, each time from what the ledger says.
+    Transient failures are retried a bounded number of times, each time from the state in the ledger.
     """
     todo = list(steps("migration", [pair.source for pair in run.tables]))
     names = [phase.name for phase, _ in todo]
@@ -185,7 +186,7 @@ def migrate(run: Run, ask: Ask, context: PhaseContext) -> None:
             _follow(run, ask, context)
         with watched(run):
             _do_all(run, names[end:-1], context)
-    release, subject = todo[-1]  # after what keeps the log has stopped
+    release, subject = todo[-1]  # only once nothing tends the log any more
     _do_again(run, release.name, subject, context)
 
 
@@ -194,9 +195,9 @@ def _do_again(run: Run, phase: str, subject: str, context: PhaseContext) -> None
 
 
 def _do_for_each(run: Run, phase: str, subjects: Sequence[str], context: PhaseContext) -> None:
-    """Do a phase for several subjects, some at once. Raises the first error once no other one is at work.
+    """Do a phase for several subjects, some at once. Once no subject is at work, raises the first error.
 
-    Ctrl-C does not wait for those: no other one is begun, and they end with the process.
+    Ctrl-C does not wait: no further subject is started, and those at work end with the process.
     """
     waiting = deque(subjects)
 
@@ -213,14 +214,14 @@ def _do_for_each(run: Run, phase: str, subjects: Sequence[str], context: PhaseCo
                 raise
 
     if len(subjects) == 1:
-        some()  # in this thread, which Ctrl-C reaches
+        some()  # in this thread, which receives Ctrl-C
         return
     at_work = [begun(some, phase) for _ in range(min(TABLES_AT_ONCE, len(subjects)))]
     try:
         errors = [error for one in at_work if (error := one.exception()) is not None]
     except BaseException as interrupt:
         waiting.clear()
-        for subject in subjects:  # what fails while the process ends would say less
+        for subject in subjects:  # record Ctrl-C before errors of the dying process do
             known = run.ledger.phases.find(phase, subject)
             if known is not None and known.state == "running":
                 run.ledger.phases.fail(phase, as_recorded(interrupt), subject, known.attempts)
@@ -230,7 +231,7 @@ def _do_for_each(run: Run, phase: str, subjects: Sequence[str], context: PhaseCo
 
 
 def _follow(run: Run, ask: Ask, context: PhaseContext) -> None:
-    """Replay until writes have stopped; meanwhile wait for the gate and ask for approval and for the write stop."""
+    """Replay until writes have stopped. Meanwhile, wait for the gate, then ask for the approval and the write stop."""
     if all(run.ledger.phases.facts(phase) is not None for phase in ("replay", "approve", "write_stop")):
         return
     spark = context.spark()  # in this thread: a failure ends the command at once
@@ -278,9 +279,9 @@ def _ask_for_cutover(run: Run, ask: Ask, at_work: Callable[[], None]) -> None:
                 run, lambda: _answer(run, ask, "Have all writes to the source stopped?", at_work)
             )  # asked with `write_stop: confirm` only
             return
-        except GateShutError as shut:  # it has shut again since it was checked
+        except GateShutError as shut:  # the gate has shut again since the check
             log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
-        except TransientError as error:  # from checking the clusters: no reason to end the replay beside it
+        except TransientError as error:  # a check of the clusters failed: the replay beside it goes on
             at_work()
             log.warning("not yet: %s", error)
             time.sleep(LOOK_SECONDS)
@@ -323,8 +324,8 @@ class NotApprovedError(WalferryError):
 def retry_work(work: Callable[[], object], progress: Callable[[], object] = lambda: None) -> None:
     """Repeat work after transient failures, a few times, with growing pauses.
 
-    The count restarts when the result of `progress` has changed since the last failure: long work has many failures.
-    Errors that only a new process can recover from are raised at once.
+    Long work has many failures, so the count restarts if the result of `progress` has changed since the last failure.
+    An error that only a new process can recover from is raised at once.
     """
     attempt, reached = 0, progress()
     while True:

@@ -1,4 +1,4 @@
-"""What every walferry process does when it starts and ends: logging, opening its run, errors in one line."""
+"""What every walferry process does at its start and end: set up logging, open its run, report errors in one line."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ QUIET = ("kazoo", "py4j", "great_expectations", "hdfs", "numba")
 
 
 def set_up_logging() -> None:
-    """Log to stderr, one line per event; libraries from WARNING on."""
+    """Log to stderr, one line per event. Libraries log only at WARNING and above."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     quiet_libraries()
 
 
 def quiet_libraries() -> None:
-    """Log libraries from WARNING on, without py4j's tracebacks: if the JVM dies, `fan_out.job` reports it."""
+    """Let libraries log only at WARNING and above, and drop py4j's tracebacks: `fan_out.job` reports a dead JVM."""
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger().addFilter(_not_of_py4j)  # it logs those by the root logger; a filter is added once only
+    logging.getLogger().addFilter(_not_of_py4j)  # py4j logs them to the root logger; adding twice is harmless
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
@@ -40,15 +40,15 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def warn_of_unknown_variables() -> None:
-    """Log a warning for each WALFERRY_ variable of this process that nothing reads, the first time."""
-    if any(name.startswith("WALFERRY_") for name in os.environ):  # else the command does not wait for the models
+    """Log a warning, once, for each WALFERRY_ variable of this process that nothing reads."""
+    if any(name.startswith("WALFERRY_") for name in os.environ):  # without any, skip the slow import
         from walferry import settings
 
         settings.warn_of_unknown_variables()
 
 
 def reports_folder() -> Path:
-    """Where reports and Data Docs go: $WALFERRY_REPORTS, or else `.run/reports` in the working directory."""
+    """The folder for reports and Data Docs: $WALFERRY_REPORTS, or else `.run/reports` in the working directory."""
     from walferry.settings import Places
 
     return Places.read().reports
@@ -62,9 +62,9 @@ def ledger_url() -> str:
 
 
 def open_ledger(url: str | None = None, *, actor: str | None = None, create: bool = True) -> Ledger:
-    """The ledger at `url` (default: `ledger_url`), as `Ledger.open` opens it, which raises the same errors.
+    """The ledger at `url` (default: `ledger_url`). Raises the errors of `Ledger.open`.
 
-    Warns of unknown variables, for processes that have not done so.
+    Also warns of unknown variables, unless this process has done so already.
     """
     from walferry.ledger import Ledger
 
@@ -74,8 +74,8 @@ def open_ledger(url: str | None = None, *, actor: str | None = None, create: boo
 
 @contextmanager
 def opened(run_id: str, actor: str | None = None) -> Iterator[Run]:
-    """A run of the ledger at $WALFERRY_LEDGER, whose audit lines `actor` signs (default: the OS user)."""
-    # Here, so that the command's help does not need it.
+    """Open a run of the ledger at $WALFERRY_LEDGER. `actor` signs its audit lines (default: the OS user)."""
+    # Imported here, so that the command's help does not need it.
     from walferry.run.run import Run
 
     with open_ledger(actor=actor) as ledger, Run(ledger, run_id, actor) as run:
@@ -83,10 +83,10 @@ def opened(run_id: str, actor: str | None = None) -> Iterator[Run]:
 
 
 def run_app(work: Callable[[Run], None], run_id: str, parent: int | None, actor: str | None) -> NoReturn:
-    """The body of a Spark app: do the work for a run, exit with the error's exit code.
+    """The body of a Spark app: do the work for a run, and exit with the exit code of its error, if any.
 
-    `parent` is the process that submitted the app. When it dies (kill -9), the app ends itself, so that no work goes on
-    for a task that Airflow has given up. `actor` signs the audit lines.
+    `parent` is the process that submitted the app. If that process dies (kill -9), the app ends itself, so that no work
+    continues for a task that Airflow has given up. `actor` signs the audit lines.
     """
     set_up_logging()
     if parent is not None:

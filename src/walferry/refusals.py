@@ -1,4 +1,4 @@
-"""Kinds of refusal and of gap, and the wildcards for table and region: words of appliers, ledger and board alike."""
+"""Kinds of refusal and of gap, and the wildcards for table and region, as appliers, ledger and board use them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from enum import StrEnum
 from typing import Final
 
 ANY_REGION: Final = "*"
-"""in place of an encoded region name: any, or all, of the table's regions"""
+"""stands for an encoded region name: any region of the table, or all of them"""
 ANY_TABLE: Final = "*"
-"""in place of a table name: any, or all, of the run's tables"""
+"""stands for a table name: any table of the run, or all of them"""
 
 
 class RefusalKind(StrEnum):
-    """Why bytes of the log were not applied; decides how the item can be released from quarantine."""
+    """Why bytes of the log were not applied. The kind decides how the item can be released from quarantine."""
 
     REFUSED = "refused"
-    """the target does not take the edit, or the writer cannot express it"""
+    """the target refuses the edit, or the writer cannot express it"""
     NOT_IN_LOG = "not in the log"
     """a marker of data that the log does not hold (a bulk load), or of an unknown kind"""
     LINEAGE = "lineage"
     """the table began a new history at the source: later edits do not belong to the history that was copied"""
     DAMAGE = "damage"
-    """nobody can tell which table or region the bytes from here on belong to"""
+    """damaged bytes: the table and region of everything from here on are unknown"""
 
 
 class GapKind(StrEnum):
@@ -30,7 +30,7 @@ class GapKind(StrEnum):
     MISSING = "missing"
     """the file no longer exists at the source"""
     NOT_SEALED = "not sealed"
-    """it may hold more than is known of it"""
+    """the file may hold more bytes than are known"""
     NOT_READ = "not read"
     NOT_APPLIED = "not applied"
     FENCE = "fence"

@@ -1,7 +1,7 @@
 """The Spark app of every phase that is a Spark job: `spark-submit spark_app.py PHASE RUN [TABLE]`.
 
-The operators submit this file of the installed package. To submit by hand, use `spark_apps/run_phase.py`: Python first
-looks for modules beside the file that it runs, where it would find our `airflow`, `hbase` and others.
+The operators submit this file of the installed package. To submit an app by hand, use `spark_apps/run_phase.py`: Python
+first looks for modules beside the file that it runs, and beside this one it would find our `airflow` and `hbase`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(
 
 
 def require_job(run: Run, phase: str, table: str) -> None:
-    """Raise UsageError when the run has no such Spark job."""
+    """Raise UsageError if the run has no such Spark job."""
     tables = [pair.source for pair in run.tables]
     jobs = {(one.name, subject) for one in phases_of(run.record.kind) if one.spark for subject in subjects(one, tables)}
     if (phase, table) not in jobs:

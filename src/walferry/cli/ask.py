@@ -33,7 +33,7 @@ def ask(question: str, at_work: Callable[[], None]) -> bool:
     """
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Nobody can answer here: run it in a terminal, or with --yes")
-    with suppress(termios.error):  # what was typed before the question was shown does not answer it
+    with suppress(termios.error):  # input typed before the question is no answer to it
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     prompt = _Prompt(question)
     logging.getLogger().addHandler(prompt)
@@ -49,7 +49,7 @@ def ask(question: str, at_work: Callable[[], None]) -> bool:
                 return False
             print("answer y or n", file=sys.stderr)
     except BaseException:
-        print(file=sys.stderr)  # what ends the question is said on a line of its own
+        print(file=sys.stderr)  # the error goes on a line of its own
         raise
     finally:
         logging.getLogger().removeHandler(prompt)

@@ -1,4 +1,4 @@
-"""`walferry verify`, `accept` and `accept-numbers`: compare both sides now, decide about what is not in the log."""
+"""`walferry verify`, `accept` and `accept-numbers`: compare both sides now, accept rows that differ and number gaps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from walferry.cli.options import (
 from walferry.errors import SidesDifferError, UsageError
 
 SHOWN = 20
-"""accepted rows"""
+"""accepted rows that are listed"""
 
 
 def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:

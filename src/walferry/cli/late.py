@@ -1,4 +1,4 @@
-"""`walferry late`: list what was written past the end fence, and decide about it."""
+"""`walferry late`: list edits past the end fence, and decide about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from walferry.cli.options import AsJson, DryRun, LedgerUrl, RunName, existing, o
 from walferry.errors import UsageError
 
 SHOWN = 20
-"""late edits"""
+"""late edits that are listed"""
 
 
 def late(

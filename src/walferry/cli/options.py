@@ -1,6 +1,6 @@
-"""What the verbs share: arguments and options, opening the ledger, reading the spec, printing JSON.
+"""Parts shared by the verbs: arguments and options, opening the ledger, reading the spec, printing JSON.
 
-Modules of `cli` import the other rooms within the verbs: `--help` and usage errors need none of them.
+Modules of `cli` import the other rooms inside the verbs, because `--help` and usage errors need none of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_REPORTS = Path(".run/reports")
-"""as `settings.Places` has it, which the help does not wait for"""
+"""same as in `settings.Places`, which is slow to import for `--help`"""
 
 SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file; see migration.example.yaml")]
 RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run, or its id")]
@@ -38,7 +38,7 @@ LedgerUrl = Annotated[
 
 
 def existing(url: str | None) -> Ledger:
-    """The ledger, for a verb about an existing run: it is not created if it does not exist."""
+    """The ledger, for a verb about an existing run. A missing ledger is not created."""
     return open_ledger(url, create=False)
 
 
@@ -51,15 +51,15 @@ def resolved(spec: Path) -> ResolvedSpec:
 
 
 def console() -> Console:
-    """Where tables are printed. Without a terminal nothing says how wide a line may be: it is not cut to 80 then."""
+    """The console for tables. Without a terminal the line width is unknown; lines are then 240 wide instead of 80."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 240)
 
 
 def tracked(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
-    """The items. On a terminal, a line says how many of `total` are done, and how long the rest takes; default: of as
-    many as there are."""
+    """The items. On a terminal, a line shows how many of `total` (default: the number of items) are done, and how long
+    the rest takes."""
     from rich.console import Console
     from rich.progress import track
 

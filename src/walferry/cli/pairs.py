@@ -1,4 +1,4 @@
-"""`walferry verify`: the tables of a run now, or one more pass over a pair that something else keeps equal."""
+"""`walferry verify`: compare the tables of a run now, or do a pass over a pair that something else keeps equal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from walferry.errors import SidesDifferError, UsageError
 from walferry.process import open_ledger
 
 SHOWN = 20
-"""rows and regions"""
+"""rows and regions that are listed"""
 NAMED = 1_000
-"""with --json"""
+"""rows and regions that are listed with --json"""
 
 
 def verify(

@@ -1,4 +1,4 @@
-"""`walferry repair`, `copy-again` and `withdraw`: make rows or a whole table equal; take a cutover back."""
+"""`walferry repair`, `copy-again` and `withdraw`: make rows or a whole table equal, or take a cutover back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from walferry.cli.options import AsJson, DryRun, LedgerUrl, RunName, existing, o
 from walferry.errors import UsageError
 
 SHOWN = 20
-"""rows"""
+"""rows that are listed"""
 
 
 def repair(

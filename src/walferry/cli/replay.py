@@ -1,4 +1,4 @@
-"""`walferry replay`: the log of an unfinished run, or of one window."""
+"""`walferry replay`: apply the log of an unfinished run, or of one window."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def plan(spec: SpecFile, as_json: AsJson = False) -> None:
             )
         print(f"write-ahead log: {amount(found.wal_files, 'file')}, {found.wal_bytes / 1e6:.1f} MB")
         for finding in found.findings:
-            if finding.level != "refuse":  # those are the error at the end
+            if finding.level != "refuse":  # refusals are in the error at the end
                 print(f"{finding.level}: {finding.subject}: {finding.message}")
     require(found)
 
@@ -99,7 +99,7 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
         except BaseException as error:
             try:
                 write_report(run, reports)
-            except WalferryError as second:  # it must not hide the first
+            except WalferryError as second:  # this error must not hide the first one
                 print(f"no report was written: {second}", file=sys.stderr)
             if isinstance(error, KeyboardInterrupt):
                 print(f"interrupted; `walferry resume {run.record.name}` continues from here", file=sys.stderr)
@@ -263,13 +263,13 @@ def _require_idle(book: Ledger, name: str) -> None:
     try:
         run = book.find(name)
     except UsageError:
-        return  # there was none yet
+        return  # there is no run of that name yet
     if run.state == "running":
         require_idle(book.of(run.run_id))
 
 
 def _at_work(book: Ledger, run_id: str) -> bool:
-    """Whether a process works on the run. Its lease does not show that: it outlives a killed process for a while."""
+    """Whether a process works on the run. The run's lease does not show that: a lease outlives a killed process."""
     from walferry.run.heartbeat import alive
 
     return bool(alive(book.of(run_id)))

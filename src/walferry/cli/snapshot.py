@@ -55,7 +55,7 @@ def snapshot_stat(
 
 
 def _moment(at_ms: int | None) -> str:
-    """As a date where it is one: a client may give any number as a timestamp."""
+    """A timestamp as a date, if it is one: a client may use any number as a timestamp."""
     if at_ms is None:
         return ""
     try:
