@@ -1,4 +1,4 @@
-"""Who may see the board: whoever Airflow lets read the runs of the DAG `hbase_migrate`.
+"""Who may see the board: users whom Airflow lets read the runs of the DAG `hbase_migrate`.
 
 Airflow mounts a plugin's app beside its own routes, without a login. So this module checks what Airflow's routes check:
 the login cookie or a Bearer token, then the auth manager.

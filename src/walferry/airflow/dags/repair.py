@@ -3,7 +3,7 @@
 Trigger it with the form. A dry run, which is the default, changes nothing: the task's log and return value say what
 would be done, and what either way costs. While a process follows the log, that process does the work and this task
 waits for it; otherwise this task does the work. The retry of an interrupted try continues its work. A request that is
-not possible, such as copying a table again once the cutover has begun, fails the task at once with the reason.
+not possible, such as copying a table again once the cutover has started, fails the task at once with the reason.
 """
 
 from __future__ import annotations
