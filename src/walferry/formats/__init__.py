@@ -1,6 +1,6 @@
-"""Bytes of HBase to Arrow and back: WAL, KeyValue, tags, protobuf messages. Pure: no I/O, no clock, no cluster.
+"""HBase's bytes to Arrow and back: WAL, HFile, KeyValue, tags, protobuf messages. Pure: no I/O, clock or cluster.
 
-The cells of a WAL, and those of an HFile, as Arrow:
+The cells of a WAL and of an HFile as Arrow:
 
     >>> from pathlib import Path
     >>> import pyarrow as pa
@@ -13,8 +13,8 @@ The cells of a WAL, and those of an HFile, as Arrow:
     >>> table.column_names
     ['row', 'family', 'qualifier', 'timestamp', 'type', 'value', 'tags', 'sequence_number']
 
-`walferry.wal.read_wal` reads a WAL by its path, also from HDFS. What is exported here is documented,
-and stable as docs/api.md says.
+`walferry.wal.read_wal` reads a WAL by its path, also from HDFS. Every exported name is documented,
+and stable to the extent that docs/api.md states.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _HOMES = {
     "stored": ("HFILE_CELL_SCHEMA", "hfile_cells"),
     "wal": ("Ending", "EntryBatch", "WalReader"),
 }
-"""modules that are imported when one of these names is first wanted: numba takes a third of a second, which a process
-that needs only the protobuf messages need not wait for"""
+"""modules to import when one of these names is first used: importing numba takes a third of a second, and a process
+that uses only the protobuf messages skips that wait"""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""KeyValues with tags: the cells of a WAL entry and of an RPC cell block, indexed in place and turned into Arrow.
+"""KeyValues with tags: indexes the cells of a WAL entry or an RPC cell block in place and turns them into Arrow.
 
-A run of cells is a uint8 buffer of `int32 length + KeyValue`, one after the other: what a WAL holds after each key and
-what the RPC codec `KeyValueCodecWithTags` sends. Layout of a KeyValue: see `_cell_kernels`.
+A run of cells is a uint8 buffer of consecutive `int32 length + KeyValue`. A WAL holds a run after each key, and the RPC
+codec `KeyValueCodecWithTags` sends one. `_cell_kernels` has the layout of a KeyValue.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CELL_SCHEMA = pa.schema(
 class CellIndex:
     """Where the fields of n cells are in `buffer`: int64[n] positions and lengths; `timestamp` and `type` are decoded.
 
-    `position` is that of a cell's int32 length prefix; `tags` are the raw tags without their own length.
+    `position` is where a cell's int32 length prefix begins; `tags` are the raw tags without their uint16 length.
     """
 
     buffer: Bytes
@@ -74,12 +74,12 @@ class CellIndex:
         return len(self.position)
 
     def part(self, start: int, stop: int) -> CellIndex:
-        """The cells numbered [start, stop), in the same buffer."""
+        """The cells numbered [start, stop), over the same buffer."""
         columns = (getattr(self, spec.name) for spec in fields(self) if spec.name != "buffer")
         return CellIndex(self.buffer, *(column[start:stop] for column in columns))
 
     def pick(self, numbers: Int64s) -> CellIndex:
-        """The cells of these numbers, in this order, in the same buffer."""
+        """The cells with these numbers, in this order, over the same buffer."""
         columns = (getattr(self, spec.name) for spec in fields(self) if spec.name != "buffer")
         return CellIndex(self.buffer, *(column[numbers] for column in columns))
 
@@ -90,7 +90,7 @@ class CellIndex:
 
     @classmethod
     def of(cls, buffer: Bytes, located: Int64s) -> CellIndex:
-        """From the kernels' result: one row per attribute, in their order."""
+        """Build the index from a kernel's result: one row per attribute, in the attributes' order."""
         columns = list(located)
         columns[kernels.TYPE] = columns[kernels.TYPE].astype(np.uint8)
         return cls(buffer, *columns)
@@ -99,8 +99,8 @@ class CellIndex:
 def index_cells(buffer: Bytes, start: int = 0, end: int | None = None) -> CellIndex:
     """Check and index the run of cells `buffer[start:end]` (uint8).
 
-    Raises DamagedInputError (facts `offset` in the buffer, `reason`) for lengths that contradict each other or
-    leave the run, for unknown types, negative timestamps and tags that do not fill their length.
+    Raises DamagedInputError (facts `offset` in the buffer, `reason`) for lengths that contradict each other or exceed
+    the run, for unknown types, for negative timestamps, and for tags that do not fill their length.
     """
     stop = len(buffer) if end is None else end
     if not 0 <= start <= stop <= len(buffer):
@@ -113,51 +113,51 @@ def index_cells(buffer: Bytes, start: int = 0, end: int | None = None) -> CellIn
 
 
 def find_cells(buffer: Bytes, starts: Int64s, counts: Int32s) -> tuple[Int64s, Int64s, Int32s, Int32s]:
-    """Where the cells of several runs are, each checked before: position, length, number of the run, index in it.
+    """Locate the cells of several runs that were already checked: position, length, number of the run, index in it.
 
-    Takes a quarter of the memory of an index.
+    Takes a quarter of the memory of a CellIndex.
     """
     start, length, run, index = kernels.find_entry_cells(buffer, starts, counts)
     return start, length, run, index
 
 
 def cell_starts(buffer: Bytes) -> Int64s:
-    """Where each cell of a run begins that was checked before."""
+    """The position of each cell of a run that was already checked."""
     starts: Int64s = kernels.start_cells(buffer)
     return starts
 
 
 def cell_lengths(buffer: Bytes, positions: Int64s) -> Int64s:
-    """Bytes of the cells at these positions, checked before, each with its int32 length."""
+    """The bytes of each already checked cell at these positions, including its int32 length."""
     lengths = np.empty(len(positions), np.int64)
     kernels.measure_cells(buffer, positions, lengths)
     return lengths
 
 
 def row_at(buffer: Bytes, position: int) -> bytes:
-    """The row of the cell at a position, checked before."""
+    """The row of the already checked cell at a position."""
     size = int.from_bytes(buffer[position + 12 : position + 14].tobytes(), "big")
     return buffer[position + 14 : position + 14 + size].tobytes()
 
 
 def row_starts(buffer: Bytes, position: Int64s) -> Int64s:
-    """Of cells at these positions, each checked before, the numbers of those that begin another row."""
+    """The numbers of the cells that begin a new row, among already checked cells at these positions."""
     found: Int64s = kernels.row_starts(buffer, position)
     return found
 
 
 def row_column(buffer: Bytes, position: Int64s) -> pa.Array:
-    """The rows of the cells at these positions, checked before, as an Arrow binary array."""
+    """The rows of the already checked cells at these positions, as an Arrow binary array."""
     starts = position + 14
     lengths = buffer[starts - 2].astype(np.int64) << 8 | buffer[starts - 1]
     return binary_column(buffer, starts, lengths)
 
 
 def cut_cells(borders: Positions, begin: int, end: int, cells: int, size: int) -> Iterator[tuple[int, int]]:
-    """Cut the cells from number `begin` to before `end` into parts: first number, number after the last.
+    """Cut the cells numbered [begin, end) into parts, each given as its first number and the number after its last.
 
-    `borders` are the positions at which the cells begin, followed by the one at which the last cell ends. A part has at
-    most so many `cells`, and at most `size` bytes unless it is a single cell.
+    `borders` are the positions where the cells begin, then the position where the last cell ends. A part has at most
+    `cells` cells, and at most `size` bytes unless it is a single cell.
     """
     while begin < end:
         fitting = int(np.searchsorted(borders, borders[begin] + size, side="right")) - 1
@@ -175,7 +175,7 @@ def encode_cell(
     value: bytes = b"",
     tags: Sequence[tuple[int, bytes]] = (),
 ) -> bytes:
-    """One cell as int32 length and KeyValue, tags included. Raises struct.error when a field is too long."""
+    """Encode one cell as int32 length and KeyValue, with its tags. Raises struct.error if a field is too long."""
     key = (
         struct.pack(">h", len(row)) + row + struct.pack(">b", len(family)) + family + qualifier
         + struct.pack(">qB", timestamp, type)
@@ -187,7 +187,7 @@ def encode_cell(
 
 
 def decode_tags(raw: bytes) -> list[tuple[int, bytes]]:
-    """(tag type, content) of each tag in a cell's raw tags; raises DamagedInputError if they do not fill `raw`."""
+    """(tag type, content) of each tag in a cell's raw tags. Raises DamagedInputError if the tags do not fill `raw`."""
     tags = []
     at = 0
     while at < len(raw):
@@ -201,13 +201,13 @@ def decode_tags(raw: bytes) -> list[tuple[int, bytes]]:
 
 
 def as_run(cells: CellIndex) -> tuple[Bytes, Int64s]:
-    """The cells as a run, and where each begins in it: also those of an HFile, whose layout is another."""
+    """The cells as a run, and where each begins in it. Also takes cells of an HFile, which have another layout."""
     run, starts = kernels.lay_run(cells.buffer, cells.position, cells.tags_start, cells.tags_length)
     return run, starts
 
 
 def gather(buffer: Bytes, starts: Int64s, ends: Int64s) -> Bytes:
-    """The ranges `buffer[start:end]`, one after the other, as one new array."""
+    """Concatenate the ranges `buffer[start:end]` into a new array."""
     _, data = kernels.gather(buffer, starts, ends - starts)
     copied: Bytes = data
     return copied
@@ -223,16 +223,16 @@ def binary_column(buffer: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
 
 
 def number_column(values: npt.NDArray[np.integer]) -> pa.Array:
-    """Whole numbers as an Arrow array, not copied if they lie one after the other.
+    """Integers as an Arrow array; contiguous ones are not copied.
 
-    `pa.array` imports pandas when it is first called, which takes a Python worker 0.3 s.
+    Replaces `pa.array`, whose first call imports pandas: 0.3 s in a Python worker.
     """
     packed = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(packed.dtype), len(packed), [None, pa.py_buffer(packed)])
 
 
 def cells_to_arrow(index: CellIndex) -> pa.RecordBatch:
-    """The cells as CELL_SCHEMA, in their order."""
+    """The cells as CELL_SCHEMA, in the index's order."""
     columns = [
         binary_column(index.buffer, index.row_start, index.row_length),
         binary_column(index.buffer, index.family_start, index.family_length),

@@ -1,14 +1,14 @@
-"""HFiles, the files of a store: their cells in the order of the store, and what a file says of itself.
+"""HFiles, the files of a store: their cells in the order of the store, and their metadata.
 
-Versions 3 (HFileWriterImpl; HFileWriterV3 of HBase 1.x, minor version 0) and 2 with minor version 3. A file is a row of
-blocks:
+Reads version 3 (HFileWriterImpl; HFileWriterV3 of HBase 1.x, minor version 0) and version 2 with minor version 3. A
+file is a sequence of blocks:
 
-    data blocks, with blocks of the index and of bloom filters between them | root of the index | root of the meta index
-    | file info | bloom filters' own | trailer, 4096 bytes (version 2: 212)
+    data blocks, with index blocks and bloom filter chunks between them | root of the index | root of the meta index
+    | file info | metadata of the bloom filters | trailer, 4096 bytes (version 2: 212)
 
 All integers are big-endian. A block: magic, 8 bytes | int32 stored length | int32 plain length | int64 offset of the
-previous block of its kind | int8 checksum type | int32 bytes per checksum | int32 stored length with the header but
-without checksums | payload, compressed | an int32 checksum for each so many bytes, header included (HFileBlock).
+previous block of the same kind | int8 checksum type | int32 bytes per checksum | int32 stored length with the header
+but without checksums | compressed payload | one int32 checksum per "bytes per checksum", header included (HFileBlock).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.value_codecs import ALGORITHMS, CODECS
 
 Read = Callable[[int, int], Iterable[bytes]]
-"""reads so many bytes from an offset of the file on, in pieces; fewer only at its end"""
+"""(offset, length) -> that many bytes of the file in pieces; fewer only at the end of the file"""
 
 BATCH_BYTES = 4 << 20
-"""stored bytes of the blocks that are read and given out together; one block at least"""
+"""stored bytes of the blocks that are read and yielded together; at least one block"""
 MAX_BLOCK_BYTES = 1 << 30
-"""of a block without its encoding: more than a damaged length should cost"""
+"""of a block after decoding; a damaged length must not allocate more"""
 _TAIL_BYTES = 256 << 10
-"""read at first: the trailer, and in most files all that is needed to open them"""
+"""read first: the trailer, and in most files everything that opening needs"""
 _TRAILER_BYTES = {2: 212, 3: 4096}
 _TRAILER = b'TRABLK"$'
 _HEADER = struct.Struct(">8siiqBii")
@@ -61,19 +61,19 @@ _CHECKSUMS: dict[int, Callable[[memoryview], int]] = {1: zlib.crc32, 2: crc32c.c
 _TAG_NAMES = 127
 """capacity of the dictionary of tags"""
 _LEAST_KEY = 12
-"""bytes of a key without row, family and qualifier"""
+"""bytes of a key besides row, family and qualifier"""
 
 
 @dataclass(frozen=True)
 class StoredCells:
     """Cells of an HFile, in its order: row, family, qualifier, newest timestamp first, type, newest sequence first.
 
-    Of `cells`, `position` is four bytes before a cell's key length: an HFile has no length of the whole cell.
+    `cells.position` is four bytes before a cell's key length, since an HFile stores no length of the whole cell.
     """
 
     cells: CellIndex
     sequence: Int64s
-    """the sequence number (MVCC) that each cell was written with; 0 once no reader needs it"""
+    """each cell's sequence number (MVCC); HBase writes 0 once no reader needs the number"""
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -94,7 +94,7 @@ class _Block:
 
 
 class _Stream:
-    """The bytes of a file from an offset on, read as they are asked for."""
+    """The bytes of a file from an offset on, read on demand."""
 
     def __init__(self, pieces: Iterable[bytes], offset: int) -> None:
         self._pieces = iter(pieces)
@@ -102,7 +102,7 @@ class _Stream:
         self._begin = offset
 
     def read(self, offset: int, length: int) -> memoryview:
-        """So many bytes from an offset that was read, or is the next; fewer only at the end."""
+        """`length` bytes from `offset`, which was read before or comes next; fewer only at the end of the stream."""
         kept = self._data[offset - self._begin :]
         if len(kept) < length:
             parts, size = [kept] if kept else [], len(kept)
@@ -115,10 +115,10 @@ class _Stream:
 
 
 class HFile:
-    """An HFile that is read by `read`; `name` is for messages. Opening it reads its end.
+    """An HFile whose bytes `read` returns; `name` is for messages. The constructor reads the end of the file.
 
-    Raises DamagedInputError (facts `file`, `offset`, `reason`) for bytes that no HBase writes, also while cells are
-    read, and UnreadableInputError for encrypted files and for encodings and codecs that are not supported.
+    The constructor and the methods that read cells raise DamagedInputError (facts `file`, `offset`, `reason`) for bytes
+    that no HBase writes, and UnreadableInputError for encrypted files and for unsupported encodings and codecs.
     """
 
     def __init__(self, read: Read, length: int, name: str) -> None:
@@ -159,28 +159,28 @@ class HFile:
         self._uses[0, 1] = _TAG_NAMES
 
     def __len__(self) -> int:
-        """How many cells it has, as it says."""
+        """The number of cells, from the trailer."""
         return self.trailer.entry_count
 
     @property
     def time_range(self) -> tuple[int, int] | None:
-        """The least and the greatest timestamp (ms), both included; None if the file does not say.
+        """The least and the greatest timestamp (ms), both inclusive; None if the file info has none.
 
-        The least is 0 where a marker covers older cells of other files. (TimeRangeTracker)
+        The least is 0 if a delete marker covers older cells of other files. (TimeRangeTracker)
         """
         stated = self.info.get(b"TIMERANGE", b"")
         return struct.unpack(">qq", stated) if len(stated) == 16 else None
 
     def rows_between(self, parts: int) -> list[bytes]:
-        """Rows that cut the file into at most so many parts of about the same number of blocks, by its index."""
+        """Rows that cut the file into at most `parts` parts of about equally many blocks, from the index."""
         keys = [key for _, key in self._leaves()]
         rows = {_row_of(keys[len(keys) * part // parts]) for part in range(1, parts)} if keys else set()
         return sorted(rows - {b""})
 
     def batches(self, start_row: bytes = b"", stop_row: bytes = b"") -> Iterator[StoredCells]:
-        """The cells with start_row <= row < stop_row (b"": no border), some megabytes at a time.
+        """Yield the cells with start_row <= row < stop_row (b"": no border), some megabytes at a time.
 
-        Their buffer is not used again. The file is read as one stream.
+        Each batch has a buffer of its own, which stays valid. The file is read as one stream.
         """
         if not self._root:
             return
@@ -208,7 +208,7 @@ class HFile:
         return b"".join(self._read(offset, length)) if length else b""
 
     def _read_blocks(self, stream: _Stream, offset: int, last: int) -> tuple[list[_Block], int]:
-        """The blocks from one offset on that are given out together, and the offset of the next."""
+        """The next blocks to yield together, from `offset` on, and the offset after them."""
         data = stream.read(offset, BATCH_BYTES)
         begin = offset
         blocks: list[_Block] = []
@@ -234,7 +234,7 @@ class HFile:
         return _HEADER.size + stored
 
     def _block(self, data: memoryview, begin: int, offset: int) -> _Block:
-        """The block at a file offset, checked; `data` are the file's bytes from `begin` on, with the whole block."""
+        """Check and decompress the block at file offset `offset`; `data` has the file's bytes from `begin` on."""
         at = offset - begin
         if at < 0 or len(data) - at < _HEADER.size:
             raise self._damaged(offset, "the file ends inside the header of a block")
@@ -280,7 +280,7 @@ class HFile:
         return StoredCells(CellIndex.of(buffer, fields[: kernels.SEQUENCE]), fields[kernels.SEQUENCE])
 
     def _plain(self, blocks: list[_Block], spans: Int64s) -> Bytes:
-        """All blocks' plain cells in one buffer; `spans` gets where those of each begin and end."""
+        """The plain cells of all blocks in one buffer; fills `spans` with where each block's cells begin and end."""
         sizes = [self._plain_size(block) for block in blocks]
         buffer = np.empty(sum(sizes), np.uint8)
         at = 0
@@ -303,7 +303,7 @@ class HFile:
         return buffer
 
     def _plain_size(self, block: _Block) -> int:
-        """The bytes of a data block's cells without their encoding."""
+        """How many bytes a data block's cells have once decoded."""
         if block.kind == _DATA:
             return len(block.payload)
         encoding = int.from_bytes(block.payload[:2], "big")
@@ -322,9 +322,9 @@ class HFile:
     # ------------------------------------------------------------------ index
 
     def _block_with(self, row: bytes) -> tuple[int, int]:
-        """The first data block that may have a cell of that row or a later one: its offset and its stored size.
+        """Offset and stored size of the first data block that may have a cell of `row` or of a later row.
 
-        The blocks after it have no cell of an earlier row.
+        No later block has a cell of an earlier row.
         """
         offset, size, _ = self._root[_child(self._root, row)]
         for _ in range(self.trailer.num_data_index_levels - 1):
@@ -333,7 +333,7 @@ class HFile:
         return offset, size
 
     def _leaves(self) -> Iterator[tuple[int, bytes]]:
-        """Offset and first key of every data block (a key may be shortened)."""
+        """Offset and first key of every data block; HBase may have shortened the key."""
         level = self._root
         for _ in range(self.trailer.num_data_index_levels - 1):
             level = [entry for offset, size, _ in level for entry in self._index_entries(offset, size)]
@@ -446,7 +446,7 @@ def _reason(status: int) -> str:
 
 
 def _delimited(data: Bytes, at: int) -> bytes | None:
-    """The message after its varint length; None if it is not whole."""
+    """The protobuf message at `at`, without its varint length; None if it is incomplete."""
     status, length, start = varint_at(data, at, len(data))
     if status != OK or not 0 <= length <= len(data) - start:
         return None
@@ -458,7 +458,7 @@ def _row_of(key: bytes) -> bytes:
 
 
 def _child(entries: list[tuple[int, int, bytes]], row: bytes) -> int:
-    """The number of the last entry whose key is before the row: the row's first cells may be at that one's end."""
+    """The number of the last entry whose key precedes the row: its block may end with the row's first cells."""
     return max(0, bisect_left(entries, row, key=lambda entry: _row_of(entry[2])) - 1)
 
 

@@ -1,8 +1,8 @@
-"""HFiles, version 3, written as HBase's bulk load takes them; `hfile` has the layout.
+"""Writes HFiles of version 3 for HBase's bulk load; `hfile` has the layout.
 
-A file has its data blocks, with chunks of its bloom filter and leaves of its index between them, the root of the index,
-an empty meta index, the file info, what a bloom filter says of itself, and the trailer. Cells have tags and sequence
-number 0: a bulk load gives them all the one of the load. (HFileWriterImpl, StoreFileWriter, CompoundBloomFilterWriter)
+A file has data blocks with bloom filter chunks and index leaves between them, then the root of the index, an empty meta
+index, the file info, the bloom filter's metadata and the trailer. Cells have tags and sequence number 0: the bulk load
+gives all of them its own sequence number. (HFileWriterImpl, StoreFileWriter, CompoundBloomFilterWriter)
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.value_codecs import ALGORITHMS
 
 OUT_BYTES = 4 << 20
-"""of blocks that are given out together"""
+"""of blocks that are yielded together"""
 CHECKSUM_CHUNK_BYTES = 16384
 INDEX_BLOCK_BYTES = 128 << 10
 """hfile.index.block.max.size"""
 BLOOM_BYTES = 128 << 10
-"""io.storefile.bloom.block.size, of one chunk"""
+"""of one chunk (io.storefile.bloom.block.size)"""
 BLOOM_ERROR = 0.01
 """io.storefile.bloom.error.rate"""
 ENCODINGS = {"NONE": 0, "PREFIX": PREFIX, "DIFF": DIFF, "FAST_DIFF": FAST_DIFF, "ROW_INDEX_V1": ROW_INDEX}
 BLOOMS = ("NONE", "ROW", "ROWCOL")
 _MOST_BLOCKS = 4096
 _CHUNK_BYTES = 1 << 16
-"""of a block that is compressed, at a time: decompressors have room for 256 KiB (io.compression.codec.*.buffersize)"""
+"""of a block, compressed at once: decompressors have room for 256 KiB (io.compression.codec.*.buffersize)"""
 _LEAST_CELL = 23
-"""bytes of a cell without row, family, qualifier, value and tags"""
+"""bytes of a cell besides row, family, qualifier, value and tags"""
 _TRAILER_BYTES = 4096
 _VERSION = bytes([3, 0, 0, 3])
 """minor and major version"""
@@ -59,7 +59,7 @@ _LATEST = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class StoreFormat:
-    """How a family's files are written: its BLOCKSIZE, COMPRESSION, DATA_BLOCK_ENCODING and BLOOMFILTER."""
+    """The format of a family's files: its BLOCKSIZE, COMPRESSION, DATA_BLOCK_ENCODING and BLOOMFILTER."""
 
     block_bytes: int = 65536
     compression: str = "NONE"
@@ -72,7 +72,7 @@ class StoreFormat:
 
 @dataclass
 class WrittenFile:
-    """What has been written of a file."""
+    """What a file contains, filled in as it is written."""
 
     cells: int = 0
     size: int = 0
@@ -84,13 +84,13 @@ class WrittenFile:
 def hfile_chunks(
     batches: Iterable[tuple[Bytes, Int64s]], format: StoreFormat, written_ms: int, written: WrittenFile
 ) -> Iterator[bytes]:
-    """The bytes of an HFile with the cells of one family, a few megabytes at a time; nothing without cells.
+    """Yield the bytes of an HFile with the cells of one family, a few megabytes at a time; nothing if there are none.
 
-    A batch is a buffer and the positions of cells in it (of their int32 lengths, as in a WAL). All are in the order of
-    a store, no two with the same key. `written_ms`: when, for the file info. `written` tells what was written, once
-    all has been. Memory: OUT_BYTES, the largest cell, what the bloom filter's open chunk and the index take.
+    A batch is a buffer and the positions of its cells' int32 lengths, as in a WAL. The cells of all batches are in the
+    order of a store, no two with the same key. `written_ms`: the time of writing, for the file info. `written` is
+    complete after the last bytes. Memory: OUT_BYTES, the largest cell, the bloom filter's open chunk and the index.
 
-    Raises ValueError for cells that are not in order.
+    Raises ValueError for cells out of order.
     """
     file = _Writer(format, written)
     for buffer, positions in batches:
@@ -102,7 +102,7 @@ def hfile_chunks(
 
 @dataclass
 class _Index:
-    """Entries of one block of the index: offset and stored length of each block, and its first key."""
+    """Entries of one index block: each indexed block's offset, stored length and first key."""
 
     entries: list[tuple[int, int, bytes]] = field(default_factory=list)
     size: int = 0
@@ -127,15 +127,15 @@ class _Writer:
         self._format = format
         self._written = written
         self._offset = 0
-        """of the next block in the file"""
+        """where the next block begins in the file"""
         self._ready: list[memoryview | bytes | bytearray] = []
-        """blocks that are not given out yet"""
+        """blocks that are not yielded yet"""
         self._out = np.empty(OUT_BYTES, np.uint8)
-        """blocks as they are laid"""
+        """the plain blocks being laid"""
         self._at = 0
         """where the next cell goes in `_out`"""
         self._open = -1
-        """where the open block begins in `_out`; -1: there is none"""
+        """where the open block begins in `_out`; -1: no block is open"""
         self._stats = np.zeros(kernels.STATS, np.int64)
         self._stats[[kernels.LEAST_TIME, kernels.EARLIEST_PUT]] = _LATEST
         self._previous: dict[bytes, int] = {}
@@ -149,7 +149,7 @@ class _Writer:
         self._filter = None if format.bloom == "NONE" else _Bloom(format.bloom == "ROWCOL")
 
     def add(self, buffer: Bytes, positions: Int64s) -> Iterator[bytes]:
-        """Lay cells into blocks; those that are full are given out."""
+        """Lay cells into blocks, and yield the full ones."""
         if not self._written.cells:
             self._written.first_row = row_at(buffer, int(positions[0]))
         elif compare_keys(self._last, 0, buffer, positions[0]) >= 0:
@@ -177,7 +177,7 @@ class _Writer:
                 self._put(_BLOOM, chunk, self._filter.index, key)
 
     def end(self, written_ms: int) -> Iterator[bytes]:
-        """What follows the last cell."""
+        """Yield the rest of the file after the last cell."""
         if self._open >= 0:
             self._close(np.array([[self._open, self._at]]))
         if self._filter is not None:
@@ -189,7 +189,7 @@ class _Writer:
             root, levels, middle = self._root, 2, self._middle()
         opening = self._offset
         self._put(_ROOT, root.as_root() + middle)
-        self._put(_ROOT, b"")  # of meta blocks, of which there are none
+        self._put(_ROOT, b"")  # the meta index: there are no meta blocks
         info = self._offset
         self._put(_INFO, self._info(written_ms))
         if self._filter is not None:
@@ -219,7 +219,7 @@ class _Writer:
         return given
 
     def _make_room(self, size: int) -> None:
-        """Move the open block to the beginning of `_out`, with room for a cell of so many bytes after it."""
+        """Move the open block to the beginning of `_out`, with room after it for a cell of `size` bytes."""
         held = self._out[self._open : self._at].copy() if self._open >= 0 else self._out[:0]
         need = len(held) + _HEADER.size + size + 16
         need += _sums(need) + 4
@@ -231,7 +231,7 @@ class _Writer:
     # ------------------------------------------------------------------ blocks
 
     def _close(self, blocks: Int64s) -> None:
-        """Make data blocks ready that are laid in `_out`: where each begins there, and where its cells end."""
+        """Finish data blocks; `blocks` holds where each begins in `_out` and where its cells end."""
         data = self._out.data
         for begin, end in blocks.tolist():
             cells = begin + _HEADER.size
@@ -247,7 +247,7 @@ class _Writer:
                 self._put_leaf()
 
     def _encoded(self, begin: int, end: int) -> bytes:
-        """The payload of an encoded block of the cells laid there."""
+        """Encode the cells laid at [begin, end) as the payload of a block."""
         code, plain = ENCODINGS[self._format.encoding], end - begin
         if code == ROW_INDEX:
             rows = np.empty(plain // _LEAST_CELL + 1, np.int32)
@@ -265,7 +265,7 @@ class _Writer:
             self._put(_LEAF, leaf.as_leaf(), self._root, leaf.entries[0][2])
 
     def _put(self, kind: bytes, payload: bytes | memoryview, index: _Index | None = None, key: bytes = b"") -> None:
-        """Make a block ready, and name it in an index."""
+        """Finish a block, and add it to an index."""
         stored = _COMPRESSORS[self._format.compression](payload)
         end = _HEADER.size + len(stored)
         block = bytearray(end + _sums(end))
@@ -273,7 +273,7 @@ class _Writer:
         self._seal(memoryview(block), kind, len(stored), len(payload), index, key)
 
     def _seal(self, block: memoryview, kind: bytes, stored: int, plain: int, index: _Index | None, key: bytes) -> None:
-        """Write the header and the checksums of a block around its payload."""
+        """Add the header and the checksums to a block around its payload."""
         end = _HEADER.size + stored
         _HEADER.pack_into(
             block, 0, kind, len(block) - _HEADER.size, plain, self._previous.get(kind, -1), _CRC32C,
@@ -290,7 +290,7 @@ class _Writer:
         self._plain_bytes += _HEADER.size + plain
 
     def _middle(self) -> bytes:
-        """Which entry of which leaf is in the middle of the file (BlockIndexWriter.getMidKeyMetadata)."""
+        """The index leaf and the entry in the middle of the file (BlockIndexWriter.getMidKeyMetadata)."""
         middle = (sum(self._leaf_sizes) - 1) // 2
         before = np.cumsum([0, *self._leaf_sizes])
         leaf = int(np.searchsorted(before, middle, side="right")) - 1
@@ -323,21 +323,21 @@ class _Writer:
 
 
 class _Bloom:
-    """A compound bloom filter of rows, or of rows with their columns; its chunks may err in BLOOM_ERROR of all cases.
+    """A compound bloom filter of rows, or of rows with columns; its false positive rate is at most BLOOM_ERROR.
 
-    A chunk: 128 KiB of bits, halved as long as its keys still fit. (BloomFilterUtil, BloomFilterChunk)
+    A chunk has 128 KiB of bits, halved while its keys still fit. (BloomFilterUtil, BloomFilterChunk)
     """
 
     def __init__(self, columns: bool) -> None:
         self._columns = columns
-        # Who asks for a column asks for its row too.
+        # HBase looks up the column and the row, so each of the two lookups may err less. (BloomFilterFactory)
         error = 1 - math.sqrt(1 - BLOOM_ERROR) if columns else BLOOM_ERROR
         self._hashes = math.ceil(-math.log2(error))
         self._most = int(-BLOOM_BYTES * 8 / self._hashes * math.log(1 - error ** (1 / self._hashes)))
         self._bits = np.zeros(BLOOM_BYTES, np.uint8)
         self._keys = 0
         self._first = b""
-        """key of the open chunk"""
+        """the first key of the open chunk"""
         self._last, self._key = np.empty(1 << 10, np.uint8), np.empty(1 << 10, np.uint8)
         self._last_length = -1
         self._all_keys = self._all_most = self._all_bytes = 0
@@ -345,11 +345,11 @@ class _Bloom:
 
     @property
     def last_key(self) -> bytes:
-        """The last key that was added."""
+        """The key added last."""
         return self._last[: self._last_length].tobytes()
 
     def add(self, buffer: Bytes, positions: Int64s) -> Iterator[tuple[bytes, bytes]]:
-        """Add cells; gives out full chunks, each with its first key."""
+        """Add cells, and yield each full chunk with its first key."""
         cell = 0
         while cell < len(positions):
             cell, self._keys, self._last_length, first = kernels.add_keys(
@@ -360,13 +360,13 @@ class _Bloom:
                 self._first = self._key_of(buffer, int(positions[first]))
             if cell < len(positions) and self._keys == self._most:
                 yield from self.end()
-            elif cell < len(positions):  # its key has no room
+            elif cell < len(positions):  # its key exceeds the key buffers
                 size = _int32(buffer, int(positions[cell]) + 4) + 16
                 self._key = np.empty(size, np.uint8)
                 self._last = np.concatenate([self._last, np.empty(size, np.uint8)])
 
     def end(self) -> Iterator[tuple[bytes, bytes]]:
-        """The open chunk, if it has keys."""
+        """Yield the open chunk, if it has keys."""
         if not self._keys:
             return
         bits, most = self._bits, self._most
@@ -380,7 +380,7 @@ class _Bloom:
         yield bits.tobytes(), self._first
 
     def meta(self) -> bytes:
-        """What opens the filter (CompoundBloomFilterWriter.MetaWriter)."""
+        """The filter's metadata block (CompoundBloomFilterWriter.MetaWriter)."""
         comparator = _COLUMN_COMPARATOR if self._columns else b""
         return b"".join((
             struct.pack(
@@ -401,7 +401,7 @@ class _Bloom:
 
 
 def _sums(size: int) -> int:
-    """Bytes of the checksums of so many bytes."""
+    """How many bytes the checksums of `size` bytes take."""
     return 4 * -(-size // CHECKSUM_CHUNK_BYTES)
 
 
@@ -428,7 +428,7 @@ def _vlong(value: int) -> bytes:
 
 
 def _in_blocks(compress: Callable[[memoryview], bytes]) -> Callable[[bytes | memoryview], bytes]:
-    """As Hadoop's BlockCompressorStream does: one block, in chunks that fit into a decompressor's buffer."""
+    """Compress like Hadoop's BlockCompressorStream: one block, in chunks that fit a decompressor's buffer."""
 
     def compressed(data: bytes | memoryview) -> bytes:
         view = memoryview(data)
@@ -445,5 +445,5 @@ _COMPRESSORS: Mapping[str, Callable[[bytes | memoryview], bytes | memoryview]] =
     "SNAPPY": _in_blocks(lambda data: bytes(cramjam.snappy.compress_raw(data))),
     "LZ4": _in_blocks(lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False))),
 }
-# ZSTD is not among them: how a block looks depends on the codec that the cluster has chosen for it.
+# ZSTD is missing: the bytes of a ZSTD block depend on which codec class the cluster has configured.
 COMPRESSIONS = tuple(_COMPRESSORS)
