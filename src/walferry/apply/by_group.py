@@ -27,7 +27,6 @@ from walferry.apply.writers import writer_to
 from walferry.apply.written import RowCollector
 from walferry.errors import DamagedInputError, is_transient
 from walferry.formats.cells import find_cells, gather
-from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.errors import RemoteError, may_be_under_way
 from walferry.refusals import ANY_REGION, RefusalKind
@@ -157,7 +156,7 @@ def _apply_entries(
                 if task.concerns(refusal):
                     refusals.append(refusal)
                     lanes.hold(number, refusal)
-            edits = selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+            edits = selected & batch.edits
             edits &= task.window.holds(batch.write_time)
             for name, offset in task.skipped:
                 if name == file.name:

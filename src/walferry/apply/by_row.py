@@ -31,7 +31,6 @@ from walferry.apply.writers import writer_to
 from walferry.background import made_once
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import Bytes, CellType, Int32s, binary_column, cut_cells, find_cells, gather, index_cells
-from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
 from walferry.spark.fan_out import fan_out, job
@@ -309,7 +308,7 @@ def _failure(error: WalferryError, piece: int, schema: pa.Schema) -> pa.RecordBa
 
 def chosen_entries(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     """Positions in a batch of the entries that the task reads, to apply them or because the target has them."""
-    chosen = batch.of_tables(task.route.tables) & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+    chosen = batch.edits & batch.of_tables(task.route.tables)
     chosen &= ~batch.of_regions(task.held) & task.window.chosen(file, batch)
     if task.from_offset is not None:
         never = np.iinfo(np.int64).max

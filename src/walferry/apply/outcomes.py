@@ -119,7 +119,7 @@ class Moved:
             key = batch.tables[table].decode(), batch.regions[region].decode()
             self._bytes[key] = self._bytes.get(key, 0) + int(sizes[mine].sum())
         for entry, end in zip(picked[sampled].tolist(), total[sampled].tolist(), strict=True):
-            key = batch.tables[batch.table[entry]].decode(), batch.regions[batch.region[entry]].decode()
+            key = batch.table_and_region(entry)
             cells = index_cells(batch.buffer, int(batch.cells_start[entry]), int(batch.end[entry]))
             # Cells of one entry may be of many rows.
             before = end - int(batch.end[entry] - batch.cells_start[entry])
@@ -147,15 +147,13 @@ class Tally:
     def add(self, batch: EntryBatch) -> np.ndarray:
         """Count a batch. Returns a mask of the entries of wanted tables."""
         selected = batch.of_tables(self._tables)
-        edits = batch.holds_data
-        for code in np.unique(batch.table[selected]):
-            mine = batch.table == code
+        for table, mine in batch.each_table(self._tables):
             times = batch.write_time[mine]
-            row = self._tables[batch.tables[code].decode()]
+            row = self._tables[table]
             row[2] = min(row[2], int(times.min())) if row[0] else int(times.min())
-            row[3] = max(row[3], int(batch.write_time[mine & edits].max(initial=0)))
+            row[3] = max(row[3], int(batch.write_time[mine & batch.holds_data].max(initial=0)))
             row[0] += int(mine.sum())
-            row[1] += int(batch.cell_count[mine & (batch.marker == Marker.NONE)].sum())
+            row[1] += int(batch.cell_count[mine & batch.edits].sum())
         return selected
 
     def rows(self) -> tuple[TableTally, ...]:
@@ -165,12 +163,8 @@ class Tally:
 
 def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> list[Refusal]:
     """Markers of data that the log does not hold, or of an unknown kind."""
-    wanted = set(tables)
     found = []
-    for i in np.flatnonzero(batch.holds_data & (batch.marker != Marker.NONE)):
-        table = batch.tables[batch.table[i]].decode()
-        if table not in wanted:
-            continue
+    for i in np.flatnonzero(batch.data_elsewhere & batch.of_tables(set(tables))).tolist():
         kind = Marker(int(batch.marker[i]))
         what = "a bulk load, whose cells" if kind is Marker.BULK_LOAD else "an unknown kind of marker, whose data"
         reason = f"{what} the log does not hold"
@@ -179,8 +173,7 @@ def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> l
                 file,
                 int(batch.offset[i]),
                 int(batch.offset_end[i]),
-                table,
-                batch.regions[batch.region[i]].decode(),
+                *batch.table_and_region(i),
                 int(batch.sequence_number[i]),
                 reason,
                 batch.buffer[batch.start[i] : batch.end[i]].tobytes(),
@@ -203,8 +196,7 @@ def refuse(file: str, batch: EntryBatch, entry: int, reason: str) -> Refusal:
         file,
         int(batch.offset[entry]),
         int(batch.offset_end[entry]),
-        batch.tables[batch.table[entry]].decode(),
-        batch.regions[batch.region[entry]].decode(),
+        *batch.table_and_region(entry),
         int(batch.sequence_number[entry]),
         reason,
         batch.buffer[batch.start[entry] : batch.end[entry]].tobytes(),

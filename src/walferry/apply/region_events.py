@@ -47,8 +47,7 @@ def family_of(file: str) -> str:
 
 def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterator[RegionEvent]:
     """The events among the selected entries. Raises DamagedInputError for a marker that cannot be read."""
-    kinds = np.isin(batch.marker, [int(kind) for kind in REGION_EVENTS])
-    for entry in np.flatnonzero(selected & kinds).tolist():
+    for entry in np.flatnonzero(selected & batch.of_kinds(REGION_EVENTS)).tolist():
         kind = Marker(int(batch.marker[entry]))
         offset = int(batch.offset[entry])
         try:
@@ -63,8 +62,7 @@ def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterato
             kind,
             file,
             offset,
-            batch.tables[batch.table[entry]].decode(),
-            batch.regions[batch.region[entry]].decode(),
+            *batch.table_and_region(entry),
             int(batch.sequence_number[entry]),
             int(batch.write_time[entry]),
             files,

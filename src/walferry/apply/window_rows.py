@@ -58,9 +58,9 @@ class WindowRows:
     def chosen(self, file: str, batch: EntryBatch) -> np.ndarray:
         """Which entries to read, to apply them by row or because the target has them, as bool[n]."""
         settled = np.zeros(len(batch), bool)
-        for code, table in enumerate(batch.tables):
-            for part in self.settled.get((file, table.decode()), ()):
-                settled |= (batch.table == code) & part.span.holds(batch.write_time) & ~batch.of_regions(part.held)
+        for table, mine in batch.each_table({table for name, table in self.settled if name == file}):
+            for part in self.settled[file, table]:
+                settled |= mine & part.span.holds(batch.write_time) & ~batch.of_regions(part.held)
         for name, offset in self.absent_at_target:
             if name == file:
                 settled &= batch.offset != offset

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from walferry.formats.entries import rows_of
-from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 
 MOST_ROWS = 100_000
@@ -53,27 +52,24 @@ class RowCollector:
     def __init__(self, tables: Collection[str], *, limited: bool = True) -> None:
         """`limited` False: however many there are."""
         self._limited = limited
-        self._found: dict[bytes, list[pa.Array]] = {table.encode(): [] for table in tables}
+        self._found: dict[str, list[pa.Array]] = {table: [] for table in tables}
 
     def add(self, batch: EntryBatch) -> None:
         """Take a batch into account."""
-        for code, name in enumerate(batch.tables if self._found else ()):
-            if name not in self._found:
-                continue
-            mine, edits = batch.table == code, batch.marker == Marker.NONE
-            found = [*self._found[name], rows_of(batch, np.flatnonzero(mine & edits))]
+        for table, mine in batch.each_table(self._found):
+            found = [*self._found[table], rows_of(batch, np.flatnonzero(mine & batch.edits))]
             if _many(found):
                 found = [pc.unique(pa.concat_arrays(found))]
-            if (mine & batch.holds_data & ~edits).any() or (self._limited and _many(found)):
-                del self._found[name]
+            if (mine & batch.data_elsewhere).any() or (self._limited and _many(found)):
+                del self._found[table]
             else:
-                self._found[name] = found
+                self._found[table] = found
 
     def rows(self) -> tuple[WrittenRows, ...]:
         """What was collected of each table, also of those without an edit."""
         return tuple(
-            WrittenRows.of(name.decode(), pc.unique(pa.concat_arrays([pa.array([], pa.binary()), *found])))
-            for name, found in self._found.items()
+            WrittenRows.of(table, pc.unique(pa.concat_arrays([pa.array([], pa.binary()), *found])))
+            for table, found in self._found.items()
         )
 
 

@@ -42,7 +42,7 @@ class _LateTail:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._fences: Fences = run.fences()
-        self._tables = {pair.source.encode() for pair in run.tables}
+        self._tables = {pair.source for pair in run.tables}
         self._wals: dict[str, Wal] = {}
         self._archived: set[str] = set()
 
@@ -74,18 +74,16 @@ class _LateTail:
 
     def _edits(self, file: WalFile, batches: Iterable[EntryBatch]) -> Iterator[LateEdit]:
         for batch in batches:
-            for entry in np.flatnonzero(batch.holds_data).tolist():
-                table = batch.tables[batch.table[entry]]
-                if table in self._tables:
-                    first = index_cells(batch.buffer, int(batch.cells_start[entry]), int(batch.end[entry]))
-                    edit = LateEdit(
-                        file.name, int(batch.offset[entry]), table.decode(),
-                        batch.regions[batch.region[entry]].decode(), int(batch.sequence_number[entry]),
-                        int(batch.write_time[entry]), int(batch.cell_count[entry]), first.row(0), now_ms(),
-                    )  # fmt: skip
-                    if batch.marker[entry] != Marker.NONE:
-                        self._run.ledger.late.note_load(edit)
-                    yield edit
+            for entry in np.flatnonzero(batch.holds_data & batch.of_tables(self._tables)).tolist():
+                first = index_cells(batch.buffer, int(batch.cells_start[entry]), int(batch.end[entry]))
+                edit = LateEdit(
+                    file.name, int(batch.offset[entry]), *batch.table_and_region(entry),
+                    int(batch.sequence_number[entry]), int(batch.write_time[entry]), int(batch.cell_count[entry]),
+                    first.row(0), now_ms(),
+                )  # fmt: skip
+                if batch.marker[entry] != Marker.NONE:
+                    self._run.ledger.late.note_load(edit)
+                yield edit
 
 
 def look(run: Run) -> list[LateEdit]:

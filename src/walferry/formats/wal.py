@@ -11,7 +11,7 @@ damaged. There are no checksums: damage shows only where it breaks the structure
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,6 +45,8 @@ TRAILER_MAGIC = b"LAWP"
 EMPTY_TRAILER = b"\0\0\0\0" + TRAILER_MAGIC
 
 MAX_HEADER_BYTES = 1 << 20  # real ones have 80 to 170
+
+Mask = npt.NDArray[np.bool_]
 
 
 class Ending(Enum):
@@ -91,23 +93,46 @@ class EntryBatch:
         return self.key_end
 
     @property
-    def holds_data(self) -> npt.NDArray[np.bool_]:
-        """For each entry, whether it changes its table, or may: edits, and markers of data that is elsewhere."""
-        edits = (self.marker == Marker.NONE) & (self.cell_count > 0)
-        found: npt.NDArray[np.bool_] = edits | np.isin(self.marker, [int(kind) for kind in DATA_ELSEWHERE])
-        return found
+    def edits(self) -> Mask:
+        """bool[n]: whether the entry holds cells that a client wrote."""
+        mask: Mask = (self.marker == Marker.NONE) & (self.cell_count > 0)
+        return mask
 
-    def of_tables(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
+    @property
+    def data_elsewhere(self) -> Mask:
+        """bool[n]: whether the entry is a marker of data that the log does not hold, or may not."""
+        return self.of_kinds(DATA_ELSEWHERE)
+
+    @property
+    def holds_data(self) -> Mask:
+        """bool[n]: whether the entry changes its table, or may: edits, and markers of data that is elsewhere."""
+        return self.edits | self.data_elsewhere
+
+    def of_kinds(self, kinds: Collection[Marker]) -> Mask:
+        """bool[n]: whether the entry is a marker of one of these kinds."""
+        mask: Mask = np.isin(self.marker, [int(kind) for kind in kinds])
+        return mask
+
+    def of_tables(self, names: Collection[str]) -> Mask:
         """bool[n]: whether the entry is of one of these tables."""
-        wanted = np.array([name.decode() in names for name in self.tables] or [False])
-        mask: npt.NDArray[np.bool_] = wanted[self.table]
-        return mask
+        return _named(self.tables, names)[self.table]
 
-    def of_regions(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
+    def of_regions(self, names: Collection[str]) -> Mask:
         """bool[n]: whether the entry is of one of these regions, by encoded name."""
-        wanted = np.array([name.decode() in names for name in self.regions] or [False])
-        mask: npt.NDArray[np.bool_] = wanted[self.region]
-        return mask
+        return _named(self.regions, names)[self.region]
+
+    def each_table(self, names: Collection[str]) -> Iterator[tuple[str, Mask]]:
+        """Those of these tables that have entries in the batch; for each, bool[n]: whether the entry is of the table.
+
+        `names` may change meanwhile.
+        """
+        for code in np.flatnonzero(_named(self.tables, names)).tolist():
+            if (mask := self.table == code).any():
+                yield self.tables[code].decode(), mask
+
+    def table_and_region(self, entry: int) -> tuple[str, str]:
+        """The names of an entry's table and region."""
+        return self.tables[self.table[entry]].decode(), self.regions[self.region[entry]].decode()
 
     def take(self, which: npt.NDArray[np.intp]) -> EntryBatch:
         """The entries with these numbers, over the same buffer."""
@@ -131,6 +156,11 @@ class EntryBatch:
             self.cluster_lists,
             self.marker[which],
         )
+
+
+def _named(known: Sequence[bytes], names: Collection[str]) -> Mask:
+    """For each code, whether its name is one of `names`. One code at least, so that a batch without entries fits."""
+    return np.array([name.decode() in names for name in known] or [False])
 
 
 class WalReader:

@@ -43,7 +43,7 @@ class WalQuery:
 
     paths: tuple[str, ...]
     view: str = "cells"
-    tables: frozenset[bytes] | None = None
+    tables: frozenset[str] | None = None
     start_ms: int | None = None
     stop_ms: int | None = None
     fail_on_unfinished: bool = False
@@ -72,7 +72,7 @@ class WalQuery:
         if stream and len(paths) > 1:
             raise UsageError("hbase_wal: the path of a stream is one folder, HBase's root folder", path=given["path"])
         names = (name.strip() for name in given.get("tables", "").split(","))
-        tables = frozenset(name.removeprefix("default:").encode() for name in names if name)
+        tables = frozenset(name.removeprefix("default:") for name in names if name)
         return cls(
             paths=tuple(paths),
             view=_choice(given, "view", ("cells", "entries")),
@@ -95,7 +95,7 @@ class WalQuery:
         """Which entries of a batch are wanted: by table and by their own write times."""
         chosen = np.ones(len(batch), np.bool_)
         if self.tables is not None:
-            chosen &= np.array([name in self.tables for name in batch.tables], np.bool_)[batch.table]
+            chosen &= batch.of_tables(self.tables)
         if self.start_ms is not None:
             chosen &= batch.write_time >= self.start_ms
         if self.stop_ms is not None:

@@ -19,7 +19,6 @@ from walferry.errors import (
     WalKeyError,
     WrongWalKeyError,
 )
-from walferry.formats.markers import Marker
 from walferry.formats.wal import MAGIC, Ending, EntryBatch, WalReader
 from walferry.formats.wal_header import WalHeader
 from walferry.storage import FileSystem
@@ -337,4 +336,4 @@ def entry_at(wal: Iterable[EntryBatch], offset: int) -> tuple[bytes, int]:
 
 def edits_of(batch: EntryBatch, table: str) -> EntryBatch:
     """The entries with edits of one table, markers left out."""
-    return batch.take(np.flatnonzero(batch.of_tables({table}) & (batch.marker == Marker.NONE)))
+    return batch.take(np.flatnonzero(batch.edits & batch.of_tables({table})))

@@ -60,10 +60,9 @@ def written_by_others(
     """
     end = LiveTail(files, root).next(start)
     found = WrittenByOthers(Offset(end.batch, end.groups))
-    asked = {table.encode() for table in tables}
     for span in end.spans if end is not start else ():
         for batch in _entries(files, root, span):
-            _add(found, batch, asked, known, span.file)
+            _add(found, batch, tables, known, span.file)
         found.read_bytes += span.stop - span.start
     return found
 
@@ -90,8 +89,8 @@ def cells_by_others(
     wanted = pa.array(sorted(rows), pa.binary())
     for span in spans:
         for batch in _entries(files, root, span):
-            mine = batch.of_tables({table})
-            entries = batch.take(np.flatnonzero(mine & _by_others(batch, known) & (batch.marker == Marker.NONE)))
+            theirs = batch.edits & batch.of_tables({table}) & _by_others(batch, known)
+            entries = batch.take(np.flatnonzero(theirs))
             cells, _, _ = index_entry_cells(entries)
             found = pc.is_in(binary_column(cells.buffer, cells.row_start, cells.row_length), wanted)
             yield cells_to_arrow(cells.pick(np.flatnonzero(found.to_numpy(zero_copy_only=False))))
@@ -115,20 +114,16 @@ def _entries(files: FileSystem, root: str, span: FileSpan) -> Wal:
     return open_wal(files, root, file, Until.NOW, start=span.start, stop=stop)
 
 
-def _add(found: WrittenByOthers, batch: EntryBatch, asked: Collection[bytes], known: UUID, file: str) -> None:
+def _add(found: WrittenByOthers, batch: EntryBatch, asked: Collection[str], known: UUID, file: str) -> None:
     theirs = _by_others(batch, known)
-    for code, name in enumerate(batch.tables):
-        if name not in asked:
-            continue
-        table, mine = name.decode(), batch.table == code
-        edits = np.flatnonzero(mine & theirs & (batch.marker == Marker.NONE))
+    for table, mine in batch.each_table(asked):
         rows = found.rows.setdefault(table, set())
-        rows.update(rows_of(batch, edits).to_pylist())
+        rows.update(rows_of(batch, np.flatnonzero(mine & theirs & batch.edits)).to_pylist())
         if len(rows) > MOST_ROWS:
             rows.clear()
             found.unnamed[table] = f"others wrote more than {MOST_ROWS} of its rows at the target"
-        loads = mine & batch.holds_data & (batch.marker != Marker.NONE)
-        if any(not _is_load_of(batch, entry, known) for entry in np.flatnonzero(loads).tolist()):
+        loads = np.flatnonzero(mine & batch.data_elsewhere)
+        if any(not _is_load_of(batch, entry, known) for entry in loads.tolist()):
             found.unnamed[table] = f"others loaded files into it at the target, says log {file}"
 
 

@@ -162,7 +162,7 @@ class LogTask:
 
     address: ClusterAddress
     span: UnreadFile
-    tables: tuple[bytes, ...]
+    tables: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -227,17 +227,17 @@ def read_span(task: LogTask) -> Iterator[FileNews]:
     )  # fmt: skip
 
 
-def _take(batch: EntryBatch, tables: Sequence[bytes], found: _Found) -> None:
+def _take(batch: EntryBatch, tables: Sequence[str], found: _Found) -> None:
     """Add the content of a batch."""
-    mine = np.array([name in tables for name in batch.tables] or [False])[batch.table]
+    mine = batch.of_tables(tables)
     for entry in np.flatnonzero(mine & (batch.marker == Marker.COMPACTION)).tolist():
-        found.compacted.add(_name(batch, entry))
-    for entry in np.flatnonzero(mine & batch.holds_data & (batch.marker != Marker.NONE)).tolist():
-        _leave_to_whole(found, _name(batch, entry), LOADED)
-    edits = mine & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+        found.compacted.add(batch.table_and_region(entry))
+    for entry in np.flatnonzero(mine & batch.data_elsewhere).tolist():
+        _leave_to_whole(found, batch.table_and_region(entry), LOADED)
+    edits = mine & batch.edits
     for region in np.unique(batch.region[edits]).tolist():
         entries = np.flatnonzero(edits & (batch.region == region))
-        if (name := _name(batch, int(entries[0]))) in found.marks:
+        if (name := batch.table_and_region(int(entries[0]))) in found.marks:
             continue
         part = batch.take(entries)
         cells = index_cells(gather(part.buffer, part.cells_start, part.end))
@@ -248,10 +248,6 @@ def _take(batch: EntryBatch, tables: Sequence[bytes], found: _Found) -> None:
         found.rows[name] = rows if known is None else pc.unique(pa.concat_arrays([known, rows]))
         if len(found.rows[name]) > ROWS_PER_REGION:
             _leave_to_whole(found, name, MANY)
-
-
-def _name(batch: EntryBatch, entry: int) -> tuple[str, str]:
-    return batch.tables[batch.table[entry]].decode(), batch.regions[batch.region[entry]].decode()
 
 
 def _leave_to_whole(found: _Found, name: tuple[str, str], why: str) -> None:

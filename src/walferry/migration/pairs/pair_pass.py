@@ -294,8 +294,7 @@ def read_logs(
     addresses = (run.source_address(workers(session)), run.target_address())
     for at, (side, address) in enumerate(zip((plan.source, plan.target), addresses, strict=True)):
         names = {(pair.target if at else pair.source): pair.source for pair in run.tables}
-        tables = tuple(name.encode() for name in names)
-        tasks = [LogTask(address, span, tables) for span in side.spans]
+        tasks = [LogTask(address, span, tuple(names)) for span in side.spans]
         read: list[FileNews] = []
         at_once = max(FILES_AT_ONCE, 2 * workers(session))
         for first in range(0, len(tasks), at_once):

@@ -55,7 +55,6 @@ from walferry.apply.region_events import region_events
 from walferry.apply.route import Route
 from walferry.clock import now_ms, steady_s
 from walferry.errors import WalferryError
-from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.errors import may_be_under_way
 from walferry.ledger.batches import Change
@@ -418,7 +417,7 @@ class OpenLogs:
         for tail, batch in read:
             ours, again = batch.of_tables(self._followed), self._taken_before(tail, batch)
             names = sorted({batch.tables[code].decode() for code in np.unique(batch.table[ours])})
-            edits = ours & ~again & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+            edits = ours & ~again & batch.edits
             self._bytes += batch.buffer.nbytes
             for refusal in unreadable_markers(batch, tail.file.name, names):
                 self._handover.leave(refusal.region)

@@ -70,7 +70,7 @@ class Log:
         listing = listing_since(Local(), str(self.root), places)
         gaps = gaps_since(places[0], listing, at_ms, TTL_MS) if places else {}
         spans = spans_since(listing, places, gaps, sealed_by(Local(), str(self.root)))
-        news = [one for span in spans for one in read_span(LogTask(self.address, span, (b"t", b"u")))]
+        news = [one for span in spans for one in read_span(LogTask(self.address, span, ("t", "u")))]
         return news, place_after(at_ms, listing, news), gaps
 
 
