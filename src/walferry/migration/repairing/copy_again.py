@@ -137,7 +137,9 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         f"{plan['time']}",
     ]
     if decided := plan["accepted_rows"] + plan["left_out_edits"]:
-        lines.append(f"would undo {decided} decisions about rows and edits: all that the source has is copied")
+        lines.append(
+            f"would undo {amount(decided, 'decision')} about rows and edits: all that the source has is copied"
+        )
     return lines
 
 
