@@ -120,8 +120,8 @@ def test_no_server_outlives_kill_9_of_its_parent_and_the_next_start_finds_the_da
         import sys, time
         from pathlib import Path
         import requests
-        from walferry.embedded.cluster import Cluster, Ports
-        cluster = Cluster(Path(sys.argv[1]), Ports.free())
+        from walferry.embedded.cluster import MiniCluster, Ports
+        cluster = MiniCluster(Path(sys.argv[1]), Ports.free())
         cluster.start_hdfs()
         cluster.await_ready("hdfs")
         requests.put(f"{cluster.address.webhdfs}/webhdfs/v1/kept?op=CREATE&user.name={cluster.address.user}", b"v")
