@@ -1,4 +1,4 @@
-"""`python -m walferry.formats`: compile the numba kernels into their cache, so that the first run need not wait."""
+"""`python -m walferry.formats`: compile the numba kernels into their cache, so that the first run does not wait."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _message(message: bytes) -> bytes:
 
 
 def _compressed_log() -> bytes:
-    """A log of one entry that ends inside a second one."""
+    """A log that has one entry and ends inside a second one."""
     key = pb.WALKey(
         encoded_region_name=b"\xff\x20" + b"0" * 32,
         table_name=b"\xff\x01t",
@@ -56,7 +56,7 @@ def _compressed_log() -> bytes:
 
 
 def _encrypted_log() -> bytes:
-    """A log of one entry, whose cell does not decrypt to one."""
+    """A log of one entry whose cell does not decrypt to a valid cell."""
     wrapped = pb.WrappedKey(algorithm="AES", length=16, data=bytes(16), iv=bytes(16))
     header = pb.WALHeader(encryption_key=_message(wrapped.SerializeToString()), cell_codec_cls_name=SECURE_CODEC)
     key = pb.WALKey(
@@ -66,7 +66,7 @@ def _encrypted_log() -> bytes:
 
 
 def _decompress() -> None:
-    """A value by each codec that decompresses many together, in arrays as a decoder has them."""
+    """Decompress a value with each codec that handles many values together, in arrays like a decoder's."""
     for codec, data in (("GZ", gzip.compress(b"v")), ("ZSTD", zstandard.compress(b"v"))):
         values = np.zeros((4, 2), np.int64)[:, :1]
         values[:, 0] = (0, len(data), 0, 1)
@@ -74,7 +74,7 @@ def _decompress() -> None:
 
 
 def _hfile(run: Bytes) -> None:
-    """The cells of a run as an HFile, and as edits that are sorted."""
+    """Write and read the cells of a run as an HFile, and sort them as edits."""
     positions = cell_starts(run)
     numbers = np.ones(len(positions), np.int64)
     families_of(run, positions, [b"f"])

@@ -1,8 +1,9 @@
-"""Numba kernels over runs of KeyValues, each after an int32 length: checks, field positions, gathering.
+"""Numba kernels over runs of KeyValues, each preceded by an int32 length: checks, field positions, gathering.
 
 Layout (HBase's `KeyValue` and `KeyValueUtil.checkKeyValueBytes`), all integers big-endian:
 int32 total | int32 klen | int32 vlen | int16 rowlen | row | int8 famlen | family | qualifier | int64 timestamp
-| int8 type | value | [uint16 tagslen | tags], where total counts what follows it. Buffers are uint8, positions int64.
+| int8 type | value | [uint16 tagslen | tags], where total counts the bytes after itself. Buffers are uint8, positions
+int64.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numba import njit
 from walferry.formats._njit import copy_bytes, kernel
 
 OK = 0
-INCOMPLETE = 1  # nothing wrong up to the limit, but the bytes go on after it
+INCOMPLETE = 1  # no error up to the limit, but more bytes follow it
 
 BAD_CELL_LENGTHS = 10
 BAD_CELL_ROW_OR_FAMILY = 11
@@ -29,7 +30,7 @@ REASONS = {
     BAD_CELL_TAGS: "a cell's tags do not fill their length",
 }
 
-# Larger than any request a server accepts (hbase.ipc.max.request.size, 256 MiB by default): a damaged length.
+# Servers accept no larger request (hbase.ipc.max.request.size, 256 MiB by default): a larger length is damaged.
 MAX_CELL_BYTES = 1 << 30
 CELL_FIELDS = 13
 
@@ -85,8 +86,7 @@ def same_bytes(buffer, start_a, length_a, start_b, length_b):  # type: ignore[no
 def check_cell(buffer, at, limit):  # type: ignore[no-untyped-def]
     """(status, position after the cell) of the cell whose int32 length is at `at`.
 
-    Checks whatever precedes `limit`: a false length is found early, not only after as many bytes were read as it
-    claims.
+    Checks all bytes before `limit`, so that a false length is found before as many bytes are read as it claims.
     """
     if at + 4 > limit:
         return INCOMPLETE, at
@@ -142,7 +142,7 @@ def check_cell(buffer, at, limit):  # type: ignore[no-untyped-def]
 
 @kernel()
 def count_cells(buffer, start, end):  # type: ignore[no-untyped-def]
-    """(status, number of whole cells, position of the first that is not)."""
+    """(status, number of whole cells, position of the first cell that is not whole)."""
     count = 0
     at = start
     while at < end:
@@ -156,7 +156,7 @@ def count_cells(buffer, start, end):  # type: ignore[no-untyped-def]
 
 @kernel()
 def locate_key_and_value(buffer, at, fields, i):  # type: ignore[no-untyped-def]
-    """Write all but the tags of a checked cell, with klen at `at` + 4, to column `i`; return where its value ends."""
+    """Write a checked cell, whose klen is at `at` + 4, to column `i`, all but its tags; return where its value ends."""
     key_length = int32_at(buffer, at + 4)
     value_length = int32_at(buffer, at + 8)
     row_length = int16_at(buffer, at + 12)
@@ -179,7 +179,7 @@ def locate_key_and_value(buffer, at, fields, i):  # type: ignore[no-untyped-def]
 
 @kernel()
 def locate_cell(buffer, at, fields, i):  # type: ignore[no-untyped-def]
-    """Write the fields of a checked cell to column `i` of int64[CELL_FIELDS, n]; return the position after it."""
+    """Write the fields of a checked cell to column `i` of int64[CELL_FIELDS, n]; return the position after the cell."""
     end = at + 4 + int32_at(buffer, at)
     tags = locate_key_and_value(buffer, at, fields, i) + 2
     fields[TAGS_START, i] = min(tags, end)
@@ -199,7 +199,7 @@ def locate_cells(buffer, start, count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def locate_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-untyped-def]
-    """Fields of the checked cells of several entries, and for each cell its entry's number and its index there."""
+    """Fields of the checked cells of several entries; for each cell also its entry's number and its index in it."""
     n = cell_count.sum()
     fields = np.empty((CELL_FIELDS, n), np.int64)
     entry = np.empty(n, np.int64)
@@ -217,7 +217,7 @@ def locate_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True)
 def find_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-untyped-def]
-    """For each checked cell of several entries: position, length, its entry's number and its index there."""
+    """For each checked cell of several entries: position, length, its entry's number and its index in the entry."""
     n = cell_count.sum()
     start = np.empty(n, np.int64)
     length = np.empty(n, np.int64)
@@ -238,7 +238,7 @@ def find_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-untype
 
 @njit(cache=True, nogil=True)
 def row_starts(buffer, cell):  # type: ignore[no-untyped-def]
-    """Of checked cells, the numbers of those that begin another row than that of the one before."""
+    """The numbers of the checked cells whose row differs from the previous cell's."""
     found = np.empty(len(cell), np.int64)
     count = 0
     for i in range(len(cell)):
@@ -251,7 +251,7 @@ def row_starts(buffer, cell):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def gather(buffer, starts, lengths):  # type: ignore[no-untyped-def]
-    """Copy n slices one after the other: (int64[n+1] offsets, the bytes), as Arrow lays out binary columns."""
+    """Concatenate n slices: (int64[n+1] offsets, the bytes), as Arrow lays out binary columns."""
     n = len(starts)
     offsets = np.empty(n + 1, np.int64)
     offsets[0] = 0
@@ -265,14 +265,14 @@ def gather(buffer, starts, lengths):  # type: ignore[no-untyped-def]
 
 @kernel()
 def measure_cells(buffer, positions, lengths):  # type: ignore[no-untyped-def]
-    """Fill int64[n] with the length of each cell, its int32 length included."""
+    """Fill int64[n] with the length of each cell, including its int32 length."""
     for i in range(len(positions)):
         lengths[i] = 4 + int32_at(buffer, positions[i])
 
 
 @njit(cache=True, nogil=True)
 def start_cells(buffer):  # type: ignore[no-untyped-def]
-    """Where each cell of a checked run begins."""
+    """The position of each cell of a checked run."""
     count = 0
     at = 0
     while at < len(buffer):
@@ -288,7 +288,7 @@ def start_cells(buffer):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def lay_run(buffer, positions, tags_start, tags_length):  # type: ignore[no-untyped-def]
-    """Cells, with klen at their positions + 4, as a run: (its bytes, where each cell begins in it)."""
+    """Copy cells, whose klen is at their positions + 4, into a run: (its bytes, where each cell begins in it)."""
     n = len(positions)
     starts = np.empty(n, np.int64)
     size = 0

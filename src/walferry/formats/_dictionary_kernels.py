@@ -1,13 +1,13 @@
 """Numba kernels over the dictionaries of a compressed WAL (HBase: LRUDictionary, CompressionContext).
 
-A name is written once as 0xFF | varint length | bytes, which adds it to its dictionary, and from then on as its int16
-number there. A full dictionary gives the number of the name that was not used for the longest time to the new one. Both
-reading and adding count as use. Empty names are never added.
+A WAL writes a name first as 0xFF | varint length | bytes, which adds the name to its dictionary, and from then on as
+its int16 number there. A full dictionary gives a new name the number of the least recently used name. Both reading and
+adding count as use. Empty names are never added.
 
-    slots   int64[n, 4]   one row per name, those of each dictionary side by side: where it is in the arena, its
+    slots   int64[n, 4]   one row per name, contiguous for each dictionary: the name's position in the arena, its
                           length, its neighbours in the order of use (-1: none)
     uses    int64[6, 5]   one row per dictionary: its first slot, capacity, size, newest and oldest slot
-    arena   uint8         the bytes of the names, one after the other; what was replaced stays until `compact`
+    arena   uint8         the bytes of the names, concatenated; replaced names stay until `compact`
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIRST, CAPACITY, SIZE, NEWEST, OLDEST = range(USE_FIELDS)
 
 @kernel()
 def use(slots, uses, which, slot):  # type: ignore[no-untyped-def]
-    """Make a slot the newest of its dictionary."""
+    """Make a slot the most recently used of its dictionary."""
     newest = uses[which, NEWEST]
     if slot == newest:
         return
@@ -57,7 +57,7 @@ def use(slots, uses, which, slot):  # type: ignore[no-untyped-def]
 
 @kernel()
 def add(slots, uses, which, at, length):  # type: ignore[no-untyped-def]
-    """Add the name of so many bytes at `at` in the arena."""
+    """Add the name at `arena[at : at + length]`."""
     if length == 0:
         return
     size = uses[which, SIZE]
@@ -81,9 +81,9 @@ def add(slots, uses, which, at, length):  # type: ignore[no-untyped-def]
 
 @kernel()
 def name_at(slots, uses, which, buffer, at, limit, longest):  # type: ignore[no-untyped-def]
-    """(status, slot or -1 for a new name, where its bytes are in arena or buffer, length, position after it).
+    """(status, slot or -1 for a new name, where its bytes are in arena or buffer, length, position after the name).
 
-    Changes nothing: see `take`. Of a new name whose bytes go past the limit, the length is known with INCOMPLETE.
+    Changes nothing: see `take`. INCOMPLETE comes with the length if only the bytes of a new name run past the limit.
     """
     none = np.int64(-1)
     if at >= limit:
@@ -111,7 +111,10 @@ def name_at(slots, uses, which, buffer, at, limit, longest):  # type: ignore[no-
 
 @kernel()
 def take(slots, uses, which, slot, arena, used, buffer, start, length, out, to):  # type: ignore[no-untyped-def]
-    """Copy a name found by `name_at` to `out[to:]`, and count its use; the arena has room. Returns bytes used of it."""
+    """Copy a name found by `name_at` to `out[to:]`, and count its use; return how many bytes of the arena are used.
+
+    The arena must have room for the name.
+    """
     if slot >= 0:
         copy_bytes(out, to, arena, start, length)
         use(slots, uses, which, slot)
@@ -124,7 +127,7 @@ def take(slots, uses, which, slot, arena, used, buffer, start, length, out, to):
 
 @kernel()
 def live_bytes(slots, uses):  # type: ignore[no-untyped-def]
-    """How many bytes the names in all dictionaries have."""
+    """The total bytes of the names in all dictionaries."""
     total = np.int64(0)
     for which in range(DICTIONARIES):
         for slot in range(uses[which, FIRST], uses[which, FIRST] + uses[which, SIZE]):
@@ -134,7 +137,7 @@ def live_bytes(slots, uses):  # type: ignore[no-untyped-def]
 
 @kernel()
 def compact(slots, uses, arena, to):  # type: ignore[no-untyped-def]
-    """Copy the names in all dictionaries to another arena; return how many bytes of it they take."""
+    """Copy the names in all dictionaries to another arena; return how many bytes they take."""
     used = np.int64(0)
     for which in range(DICTIONARIES):
         for slot in range(uses[which, FIRST], uses[which, FIRST] + uses[which, SIZE]):

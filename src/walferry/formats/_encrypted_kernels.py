@@ -1,12 +1,12 @@
-"""Numba kernels over encrypted WALs (HBase: SecureWALCellCodec), whose keys are plain and never compressed.
+"""Numba kernels over encrypted WALs (HBase: SecureWALCellCodec). Their WALKeys are plain and never compressed.
 
     ENTRY = varint + WALKey | following_kv_count times: varint 16 | IV | varint length | AES/CTR of a cell
     cell  = varint klen | varint vlen | varint tagslen | varint + row | varint + family | varint + qualifier
             | int64 timestamp | int8 type | value | tags
 
-A batch's cells are decrypted by one call of AES: `counter_blocks` lists the blocks to encrypt for that, and
-`open_entries` combines the result with what is in the file. HBase's own decoder fails on cells with tags, which
-its encoder writes without their uint16 length; here tagslen bytes are taken.
+One call of AES decrypts a batch's cells: `counter_blocks` lists the blocks to encrypt, and `open_entries` combines the
+result with the file's bytes. HBase's encoder writes tags without their uint16 length, and its own decoder fails on
+them; these kernels take tagslen bytes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ BAD_IV = 36
 REASONS = {BAD_IV: "an encrypted cell does not begin with its IV"}
 
 BLOCK = 16
-MORE_BYTES = 20  # what a plain cell has more than its encrypted form, at most
+MORE_BYTES = 20  # at most so many more than the encrypted cell has
 START, CELLS_START, FIRST_CELL = range(3)
 IV_AT, CELL_AT, CELL_LENGTH = range(3)
 
 
 @kernel()
 def find_cell(raw, at, limit):  # type: ignore[no-untyped-def]
-    """(status, where the IV is, where the encrypted bytes are, how many) of the cell at `at`."""
+    """(status, position of the IV, position of the encrypted bytes, how many) of the cell at `at`."""
     status, size, iv = varint_at(raw, at, limit)
     if status != OK:
         return status, at, at, np.int64(0)
@@ -58,10 +58,10 @@ def find_cell(raw, at, limit):  # type: ignore[no-untyped-def]
 
 @kernel()
 def find_cells(raw, start, limit, most, fields, entries, cells):  # type: ignore[no-untyped-def]
-    """Find whole entries from `start` on, of `most` bytes together unless it is one: into int64[3, n], their cells into
-    int64[3, m].
+    """Find whole entries from `start` on, at most `most` bytes of them but at least one entry.
 
-    Returns (status, number of entries, number of cells, position after the last entry, position of what is wrong).
+    Fills `entries`, int64[3, n], and `cells`, int64[3, m].
+    Returns (status, number of entries, number of cells, position after the last entry, position of the error).
     """
     at = start
     count = 0
@@ -95,8 +95,8 @@ def find_cells(raw, start, limit, most, fields, entries, cells):  # type: ignore
 
 @njit(cache=True, nogil=True)
 def counter_blocks(raw, cells):  # type: ignore[no-untyped-def]
-    """The blocks whose encryption hides the cells, as two numbers of 64 bits each, the high one first: for each cell,
-    from its IV on, counted up."""
+    """The counter blocks of AES/CTR for all cells, each as two 64-bit numbers, the high one first. A cell's blocks
+    count up from its IV."""
     blocks = np.int64(0)
     for cell in range(cells.shape[1]):
         blocks += (cells[CELL_LENGTH, cell] + BLOCK - 1) // BLOCK
@@ -115,7 +115,7 @@ def counter_blocks(raw, cells):  # type: ignore[no-untyped-def]
 
 @kernel()
 def open_cell(plain, at, end, out, to):  # type: ignore[no-untyped-def]
-    """Write the decrypted cell `plain[at:end]` to `out[to:]` as KeyValueCodecWithTags; return (status, after it)."""
+    """Write the decrypted cell `plain[at:end]` to `out[to:]` as KeyValueCodecWithTags; return (status, its end)."""
     status, key_length, at = varint_at(plain, at, end)
     if status != OK:
         return BAD_CELL_LENGTHS, to
@@ -166,7 +166,7 @@ def open_cell(plain, at, end, out, to):  # type: ignore[no-untyped-def]
 
 @kernel()
 def open_entries(raw, entries, cells, stream, out):  # type: ignore[no-untyped-def]
-    """Write plain entries to `out`, given the encrypted counter blocks, which it overwrites.
+    """Decrypt entries to `out`, given `stream`, the encrypted counter blocks, which are overwritten.
 
     Returns (status, number of entries written, position after them in `out`).
     """

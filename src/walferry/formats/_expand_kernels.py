@@ -1,20 +1,21 @@
 """Numba kernels that expand the entries of a dictionary-compressed WAL to plain ones, in one pass.
 
-Compressed (HBase: WALKeyImpl.getBuilder, WALCellCodec.CompressedKvEncoder, TagCompressionContext; a NAME is a name in a
-dictionary, see `_dictionary_kernels`):
+Compressed form (HBase: WALKeyImpl.getBuilder, WALCellCodec.CompressedKvEncoder, TagCompressionContext; a NAME is a name
+in a dictionary, see `_dictionary_kernels`):
 
-    key    a WALKey whose region, table, scopes' families and extended attributes' values are NAMEs
+    key    a WALKey in which the region, the table, scopes' families and extended attributes' values are NAMEs
     cell   varint klen | varint vlen | varint tagslen | NAME row | NAME family | NAME qualifier | int64 timestamp
            | int8 type | value | tags
     value  vlen bytes, or, with value compression, varint clen | clen bytes
-    tags   tagslen bytes, or, with tag compression, NAMEs of type and content until these make tagslen bytes with the
-           uint16 length of each
+    tags   tagslen bytes, or, with tag compression, NAMEs of type and content until these and a uint16 length for each
+           make tagslen bytes
 
-klen is that of the plain KeyValue. Plain is what `_wal_kernels` reads: a WALKey and cells as KeyValueCodecWithTags.
+klen is that of the plain KeyValue. The plain form is what `_wal_kernels` reads: a WALKey and cells as
+KeyValueCodecWithTags.
 
-What is expanded changes the dictionaries, so nothing is read twice: a reader that runs out of bytes or of room stops
-between two units (a key, a cell without compressed tags, such a tag), remembers in `state` where it is, and goes on
-there. All checks of a unit but a key precede its first change; a key that fails one ends the file.
+Expanding changes the dictionaries, so nothing is read twice. A reader that runs out of bytes or of room stops between
+two units (a key, a cell without compressed tags, or a compressed tag), keeps its place in `state`, and continues there.
+All checks of a cell or a tag precede its first change of a dictionary; a key that fails a check ends the file.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from walferry.formats._wal_kernels import (
     is_whole,
 )
 
-ARENA_FULL = 3  # state[NEEDED] more bytes are needed for names
-OUT_FULL = 4  # state[NEEDED] more bytes are needed for plain entries
-VALUES_FULL = 5  # compressed values must be filled in
+ARENA_FULL = 3  # names need state[NEEDED] more bytes
+OUT_FULL = 4  # plain entries need state[NEEDED] more bytes
+VALUES_FULL = 5  # the collected compressed values must be filled in
 
 BAD_VALUE_LENGTH = 32
 ENTRY_TOO_LONG = 33
@@ -70,13 +71,13 @@ STATE_FIELDS = 13
     KEY_LENGTH,  # of the key in `key`
     ARENA_USED,
     FILLED,  # bytes in `out`
-    WHOLE,  # of them, those of whole entries
-    ENTRIES,  # whole ones in `out`
-    OFFSET,  # in the file, of the entry that is being read
-    VALUES,  # compressed values to be filled in
+    WHOLE,  # bytes of whole entries in `out`
+    ENTRIES,  # whole entries in `out`
+    OFFSET,  # file offset of the entry being read
+    VALUES,  # how many compressed values are to be filled in
     NEEDED,  # bytes that the arena or `out` lacks
     MAX_ENTRY,  # plain bytes that an entry may have
-    MAX_RATIO,  # by which a value may have been compressed; 0: values are not compressed
+    MAX_RATIO,  # most plain bytes that a compressed byte can yield; 0: values are not compressed
 ) = range(STATE_FIELDS)
 AT_KEY, KEY_READ, AT_CELL, AT_TAG = range(4)
 COMPRESSED_AT, COMPRESSED_LENGTH, VALUE_AT, VALUE_LENGTH = range(4)
@@ -90,8 +91,8 @@ class Expansion(NamedTuple):
     arena: npt.NDArray[np.uint8]
     key: npt.NDArray[np.uint8]  # a plain WALKey, uint8[MAX_KEY_BYTES]
     out: npt.NDArray[np.uint8]  # plain entries
-    spans: npt.NDArray[np.int64]  # int64[2, n]: file offset of each whole entry in `out`, and after it
-    values: npt.NDArray[np.int64]  # int64[4, n]: where compressed values are, and where they belong in `out`
+    spans: npt.NDArray[np.int64]  # int64[2, n]: file offsets of each whole entry in `out` and of its end
+    values: npt.NDArray[np.int64]  # int64[4, n]: where compressed values are, and their places in `out`
     state: npt.NDArray[np.int64]
     compressed_tags: bool
 
@@ -130,7 +131,7 @@ def put_bytes(out, to, buffer, start, end):  # type: ignore[no-untyped-def]
 
 @kernel()
 def take_name(raw, slot, start, length, which, slots, uses, arena, state, out, to):  # type: ignore[no-untyped-def]
-    """Copy a name to `out[to:]` and count its use; return the position after it."""
+    """Copy a name to `out[to:]` and count its use; return the position after the name."""
     used = state[ARENA_USED]
     state[ARENA_USED] = names.take(slots, uses, which, slot, arena, used, raw, start, length, out, to)
     return to + length
@@ -187,9 +188,9 @@ def expand_message_field(raw, field, content, end, inner, which, slots, uses, ar
 
 @kernel()
 def expand_key(raw, at, limit, slots, uses, arena, state, key):  # type: ignore[no-untyped-def]
-    """Read the delimited compressed WALKey at `at` into `key`; return (status, after it or position of what is wrong).
+    """Read the delimited compressed WALKey at `at` into `key`; return (status, its end or position of the error).
 
-    Names are taken in the order of the fields, which is HBase's: region, table, scopes, attributes.
+    Takes names in the order of the fields, as HBase does: region, table, scopes, attributes.
     """
     status, size, start = varint_at(raw, at, limit)
     if status != OK:
@@ -254,7 +255,7 @@ def expand_key(raw, at, limit, slots, uses, arena, state, key):  # type: ignore[
 
 @kernel()
 def write_key(key, out, state):  # type: ignore[no-untyped-def]
-    """Begin a plain entry in `out` with the key in `key`."""
+    """Start a plain entry in `out` with the key in `key`."""
     length = state[KEY_LENGTH]
     if not has_room(out, state, length + 5):
         return OUT_FULL
@@ -271,7 +272,7 @@ def has_room(out, state, size):  # type: ignore[no-untyped-def]
 
 @kernel()
 def value_at(raw, at, limit, length, max_ratio):  # type: ignore[no-untyped-def]
-    """(status, where a value's bytes are, how many, position after them) of a value of so many plain bytes."""
+    """(status, position of a value's bytes, how many, position after them) of a value of `length` plain bytes."""
     size = length
     if max_ratio:
         status, size, at = varint_at(raw, at, limit)
@@ -286,7 +287,7 @@ def value_at(raw, at, limit, length, max_ratio):  # type: ignore[no-untyped-def]
 
 @kernel()
 def expand_cell(raw, at, limit, slots, uses, arena, out, values, state, compressed_tags):  # type: ignore[no-untyped-def]
-    """Write the cell at `at` to `out`, without its tags if they are compressed; return (status, after it or `at`)."""
+    """Write the cell at `at` to `out`, without its tags if they are compressed; return (status, end or `at`)."""
     status, key_length, row_at = varint_at(raw, at, limit)
     if status != OK:
         return status, at
@@ -386,7 +387,7 @@ def expand_cell(raw, at, limit, slots, uses, arena, out, values, state, compress
 
 @kernel()
 def expand_tag(raw, at, limit, slots, uses, arena, out, state):  # type: ignore[no-untyped-def]
-    """Write the compressed tag at `at` to `out`, where its cell has made room; return (status, after it or `at`)."""
+    """Write the compressed tag at `at` to `out`, where its cell made room; return (status, its end or `at`)."""
     if state[TAGS_LEFT] < 3:
         return BAD_CELL_TAGS, at
     status, slot, start, length, after = names.name_at(slots, uses, names.TAGS, raw, at, limit, state[TAGS_LEFT] - 2)
@@ -407,9 +408,9 @@ def expand_tag(raw, at, limit, slots, uses, arena, out, state):  # type: ignore[
 
 @kernel()
 def expand_entries(raw, at, limit, base, work):  # type: ignore[no-untyped-def]
-    """Expand entries from `at` on, where `state` says what comes there; `base` is the file offset of `raw`.
+    """Expand entries from `at` on; `state` holds which unit comes there, `base` is the file offset of `raw`.
 
-    Returns (status, position after the last unit, position of what is wrong).
+    Returns (status, position after the last unit, position of the error).
     """
     slots, uses, arena, key, out, spans, values, state, compressed_tags = work
     while True:

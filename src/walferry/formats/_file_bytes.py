@@ -12,30 +12,30 @@ from walferry.formats.cells import Bytes
 class FileBytes:
     """The part of a file that is in memory: `data[:filled]`, whose first byte is at file offset `base`.
 
-    `chunks` are the file's bytes from `base` on. Readers keep views of `data`, so reading on allocates a new array and
-    never overwrites an old one.
+    `chunks` are the file's bytes from `base` on. Readers keep views of `data`, so reading more allocates a new array
+    and never overwrites an old one.
     """
 
     def __init__(self, chunks: Iterable[bytes], base: int, size: int) -> None:
         self._chunks = iter(chunks)
         self._pending = memoryview(b"")
         self.size = max(size, 64)
-        """of the next array, unless what must be kept needs a larger one"""
+        """of the next array, unless the kept bytes need a larger one"""
         self.data: Bytes = np.empty(self.size, np.uint8)
         self.base = base
         self.filled = 0
-        self.finished = False  # data[:filled] reaches to the end of the file
+        self.finished = False  # data[:filled] reaches the end of the file
         self.last = b""  # the last 8 bytes seen
         self.length = base  # file offset after them
         self._fill()
 
     def need(self, filled: int) -> None:
-        """Have at least `filled` bytes in `data`, unless the file ends first."""
+        """Read until `data` has at least `filled` bytes, or the file ends."""
         if filled > len(self.data):
             self._move(0, filled)
 
     def advance(self, at: int) -> None:
-        """Drop what comes before `at` and read on; at least one byte is added unless the file ends."""
+        """Drop the bytes before `at` and read on; adds at least one byte unless the file ends."""
         left = self.filled - at
         self._move(at, left + left // 2)
 
@@ -52,7 +52,7 @@ class FileBytes:
         self.data[: len(kept)] = kept
         self.filled = len(kept)
         self.base += at
-        del kept  # with it the old array, unless a batch has it
+        del kept  # frees the old array, unless a batch has a view of it
         self._fill()
 
     def _fill(self) -> None:

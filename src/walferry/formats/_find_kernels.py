@@ -1,6 +1,6 @@
-"""Numba kernels that look for an entry somewhere in a WAL's bytes, in a compressed one without its dictionaries.
+"""Numba kernels that look for an entry anywhere in a WAL's bytes, even in a compressed WAL without its dictionaries.
 
-Only to tell damage from a file that was cut off: no cell is read that way.
+They only distinguish damage from a truncated file; no cell is read this way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLAIN, COMPRESSED, ENCRYPTED = range(3)
 
 @kernel()
 def is_encoded_region(raw, start, length, limit):  # type: ignore[no-untyped-def]
-    """Whether it is a region's name as HBase encodes it: 32 hex digits, or the ten digits of hbase:meta."""
+    """Whether the bytes look like a region's encoded name: 32 hex digits, or the ten digits of hbase:meta."""
     if not (length == 32 or length == 10) or length > limit - start:
         return False
     for at in range(start, start + length):
@@ -40,7 +40,7 @@ def is_encoded_region(raw, start, length, limit):  # type: ignore[no-untyped-def
 
 @kernel()
 def is_region_name(raw, content, length):  # type: ignore[no-untyped-def]
-    """Whether a NAME can be a region's: a number, or its encoded name."""
+    """Whether a NAME can be a region's: a number, or an encoded name."""
     if length == 2:
         return raw[content] < 0x80
     if raw[content] != names.NOT_IN_DICTIONARY or raw[content + 1] != length - 2:
@@ -50,8 +50,8 @@ def is_region_name(raw, content, length):  # type: ignore[no-untyped-def]
 
 @kernel()
 def looks_compressed(raw, at, limit):  # type: ignore[no-untyped-def]
-    """Whether a compressed WALKey and the fixed part of a first cell are at `at`, as far as one can tell without the
-    dictionaries."""
+    """Whether a compressed WALKey and the fixed part of its first cell seem to be at `at`; the dictionaries are not
+    known."""
     status, size, key = varint_at(raw, at, limit)
     if status != OK or size <= 0 or size > MAX_KEY_BYTES or size > limit - key:
         return False
@@ -98,7 +98,7 @@ def looks_compressed(raw, at, limit):  # type: ignore[no-untyped-def]
 
 @kernel()
 def holds_cells(raw, at, limit, fields, kind):  # type: ignore[no-untyped-def]
-    """Whether a whole entry of at least one cell is at `at`; its key goes to the column of `fields`."""
+    """Whether a whole entry with at least one cell is at `at`; writes its key to the column of `fields`."""
     if kind == PLAIN:
         status, _ = scan_entry(raw, at, limit, fields, 0)
         return status == OK and fields[CELL_COUNT, 0] > 0
@@ -115,8 +115,8 @@ def holds_cells(raw, at, limit, fields, kind):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find_entry(raw, start, limit, kind):  # type: ignore[no-untyped-def]
-    """Position of the first entry in `raw[start:limit]` that is whole beyond (in a compressed file: reasonable) doubt,
-    or -1: one whose WALKey begins with the name of a region."""
+    """Position of the first whole entry in `raw[start:limit]` whose WALKey begins with a region's name, or -1. In a
+    compressed file the entry is only very likely whole."""
     fields = np.empty((ENTRY_FIELDS, 1), np.int64)
     for key in range(start + 1, limit - 2):
         length = np.int64(raw[key + 1])

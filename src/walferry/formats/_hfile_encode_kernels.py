@@ -1,7 +1,7 @@
-"""Numba kernels that encode the plain cells of a data block: what `_hfile_kernels.unencode` puts back.
+"""Numba kernels that encode the plain cells of a data block; `_hfile_kernels.unencode` is the inverse.
 
-PrefixKeyDeltaEncoder, DiffKeyDeltaEncoder, FastDiffDeltaEncoder; tags follow a cell as they are, after their length,
-and then its sequence number.
+PrefixKeyDeltaEncoder, DiffKeyDeltaEncoder, FastDiffDeltaEncoder. After each cell come the length of its tags, the
+tags unchanged, and its sequence number.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from walferry.formats._hfile_kernels import DIFF, FAST_DIFF, PREFIX
 from walferry.formats._njit import copy_bytes, kernel
 
 MOST_MORE_BYTES = 20
-"""that an encoded cell may have beyond a plain one, at most"""
+"""the most by which an encoded cell can exceed a plain one"""
 
 
 @kernel()
 def _put_varint(out, to, value):  # type: ignore[no-untyped-def]
-    """Returns the position after it."""
+    """Write `value` as a varint; return the position after it."""
     while value > 127:
         out[to] = np.uint8((value & 127) | 128)
         value >>= 7
@@ -37,7 +37,7 @@ def _common(data, one, other, most):  # type: ignore[no-untyped-def]
 
 @kernel()
 def _put_time(out, to, value):  # type: ignore[no-untyped-def]
-    """The bytes that a number needs, the lowest first; returns the position after them."""
+    """Write the bytes that a number needs, the lowest first; return the position after them."""
     size = 0
     while size == 0 or value != 0:
         out[to + size] = np.uint8(value & np.uint64(0xFF))
@@ -57,13 +57,13 @@ def _time_bytes(value):  # type: ignore[no-untyped-def]
 
 @kernel()
 def encode(encoding, data, at, end, out):  # type: ignore[no-untyped-def]
-    """Write the plain cells `data[at:end]`, with tags and sequence numbers of one byte, to `out`; returns its length.
+    """Encode the plain cells `data[at:end]`, with tags and one-byte sequence numbers, to `out`; return the length.
 
-    What comes before them in the block is not written: the encoding's id and their plain length.
+    Does not write the head of the block: the encoding's id and the plain length.
     """
     to = np.int64(0)
     first = True
-    previous = np.int64(0)  # where the key of the cell before is
+    previous = np.int64(0)  # where the previous cell's key is
     key_before = np.int64(0)
     value_before = np.int64(0)
     if encoding == DIFF:
@@ -161,7 +161,7 @@ def encode(encoding, data, at, end, out):  # type: ignore[no-untyped-def]
 
 @kernel()
 def index_rows(data, at, end, rows):  # type: ignore[no-untyped-def]
-    """Fill int32[n] with where each row's first cell begins, from the first cell on; returns how many rows."""
+    """Fill int32[n] with the offset of each row's first cell from the first cell; return the number of rows."""
     begin = at
     count = 0
     previous = np.int64(0)

@@ -1,12 +1,13 @@
-"""Numba kernels over the cells of an HFile's data blocks: their fields, and what an encoding left out put back.
+"""Numba kernels over the cells of an HFile's data blocks: locate their fields, and decode encoded blocks.
 
 Layout of a plain cell (HFileBlockDefaultEncodingContext, NoOpDataBlockEncoder), all integers big-endian:
-int32 klen | int32 vlen | key | value | [uint16 tagslen | tags] | [vlong sequence], where key is the part of a KeyValue
-of that name (`_cell_kernels`), and a file says whether its cells have tags and sequence numbers.
+int32 klen | int32 vlen | key | value | [uint16 tagslen | tags] | [vlong sequence], where key is a KeyValue's key
+(`_cell_kernels`). The file info says whether cells have tags and sequence numbers.
 
-Encoded cells refer to the one before them in their block. They are put back to plain ones, by DataBlockEncoding:
-PrefixKeyDeltaEncoder, DiffKeyDeltaEncoder and FastDiffDeltaEncoder. Each is followed by [varint tagslen | tags] and
-[vlong sequence]; the tags may be names of a dictionary (TagCompressionContext) that begins anew with each block.
+An encoded cell refers to the previous cell of its block. These kernels decode PrefixKeyDeltaEncoder,
+DiffKeyDeltaEncoder and FastDiffDeltaEncoder (DataBlockEncoding). After each encoded cell come [varint tagslen | tags]
+and [vlong sequence]. The tags may be names of a dictionary (TagCompressionContext), which is empty at the start of each
+block.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ PREFIX, DIFF, FAST_DIFF, ROW_INDEX = 2, 3, 4, 7
 FIELDS = CELL_FIELDS + 1
 SEQUENCE = CELL_FIELDS
 _TAGS = 0
-"""the number of the only dictionary"""
+"""the number of the only dictionary in use"""
 
 
 @kernel()
 def vlong_at(buffer, at, limit):  # type: ignore[no-untyped-def]
-    """(status, value, position after it) of a number as WritableUtils.writeVLong writes it."""
+    """(status, value, position after it) of a number written by WritableUtils.writeVLong."""
     if at >= limit:
         return BAD_SEQUENCE, np.int64(0), at
     first = np.int64(np.int8(buffer[at]))
@@ -114,7 +115,7 @@ def _check_cell(buffer, at, limit, has_tags, has_sequence):  # type: ignore[no-u
 
 @kernel()
 def count_cells(buffer, spans, has_tags, has_sequence):  # type: ignore[no-untyped-def]
-    """(status, number of plain cells in the spans (int64[n, 2]: start, end), where the first wrong one is)."""
+    """(status, number of plain cells in the spans (int64[n, 2]: start, end), position of the first invalid cell)."""
     count = 0
     for span in range(len(spans)):
         at = spans[span, 0]
@@ -132,7 +133,7 @@ def count_cells(buffer, spans, has_tags, has_sequence):  # type: ignore[no-untyp
 def locate_cells(buffer, spans, count, has_tags, has_sequence):  # type: ignore[no-untyped-def]
     """int64[FIELDS, count] of the checked plain cells in the spans.
 
-    What a run of cells has before its klen, its length, they lack; POSITION is where it would be.
+    Unlike the cells of a run, these have no int32 length before their klen; POSITION is where the length would be.
     """
     fields = np.empty((FIELDS, count), np.int64)
     i = 0
@@ -163,11 +164,11 @@ def _put_int32(out, at, value):  # type: ignore[no-untyped-def]
 
 @kernel()
 def _unencode_key(encoding, first, data, at, end, out, to, previous, before, key_length, common, family_at):  # type: ignore[no-untyped-def]
-    """Put rowlen | row | famlen | family | qualifier of a DIFF or FAST_DIFF key to `out[to:]`; (position after what was
-    read, -1 if it does not fit).
+    """Write rowlen | row | famlen | family | qualifier of a DIFF or FAST_DIFF key to `out[to:]`; return the position
+    after the bytes read, or -1 if they do not fit the key.
 
-    The key before it is at `previous` in `out`, `before` long without timestamp and type; `family_at` is where a DIFF
-    block has famlen | family in `data`.
+    The previous key is at `previous` in `out`, with `before` bytes besides timestamp and type; `family_at` is where a
+    DIFF block has famlen | family in `data`.
     """
     length = key_length - 9
     row_before = np.int64(0) if first else int16_at(out, previous)
@@ -214,10 +215,10 @@ def _unencode_key(encoding, first, data, at, end, out, to, previous, before, key
 
 @njit(cache=True, nogil=True)
 def unencode(encoding, data, at, end, out, to, to_end, has_tags, tags_compressed, has_sequence, slots, uses, arena):  # type: ignore[no-untyped-def]
-    """Put the encoded cells `data[at:end]` as plain ones to `out[to:to_end]`, which they must fill.
+    """Decode the cells `data[at:end]` to plain ones in `out[to:to_end]`, which they must fill exactly.
 
     `slots`, `uses`: the dictionary of tags (`_dictionary_kernels`), emptied here; `arena`: room for as many bytes as
-    `data` has. Returns (status, position in `data` of the wrong cell).
+    `data` has. Returns (status, position in `data` of the invalid cell).
     """
     uses[_TAGS, SIZE] = 0
     uses[_TAGS, NEWEST] = -1
@@ -229,7 +230,7 @@ def unencode(encoding, data, at, end, out, to, to_end, has_tags, tags_compressed
         if at > end or data[family_at] > 127:
             return BAD_ENCODED_CELL, family_at
     first = True
-    previous = to  # where the key of the cell before is in `out`
+    previous = to  # where the previous cell's key is in `out`
     key_before = np.int64(0)
     value_before = np.int64(0)
     while at < end:

@@ -34,9 +34,9 @@ class WrongPasswordError(Exception):
 def secret_keys(store: bytes, *passwords: str) -> dict[str, bytes]:
     """The secret keys in a key store by alias; aliases are lower case, as Java compares them.
 
-    One password opens the store with all of its keys. Of several, any may open a key: JCEKS has one for each key
-    besides the store's own, which need not be among them. Keys that none of them opens are left out.
-    Raises WrongPasswordError, or ValueError for what is no such key store or uses another encryption.
+    A single password must be the store's own. With several, each key takes whichever opens it: in JCEKS each key may
+    have its own password, and the store's need not be given. Keys that no password opens are left out.
+    Raises WrongPasswordError if no password fits, and ValueError for other files and unsupported encryption.
     """
     try:
         if store.startswith(JCEKS_MAGIC):
@@ -49,7 +49,7 @@ def secret_keys(store: bytes, *passwords: str) -> dict[str, bytes]:
 
 
 def _opened(passwords: Sequence[str], by: Callable[[str], Opened]) -> Opened:
-    """What the first password opens that is not wrong."""
+    """The result of `by` for the first password that is right."""
     for password in passwords:
         try:
             return by(password)
@@ -62,7 +62,8 @@ def _opened(passwords: Sequence[str], by: Callable[[str], Opened]) -> Opened:
 
 
 def _of_jceks(store: bytes, passwords: Sequence[str]) -> dict[str, bytes]:
-    passwords = sorted(passwords, key=lambda password: not _is_of_store(store, password))  # it usually opens all keys
+    # The store's own password comes first: it usually opens every key.
+    passwords = sorted(passwords, key=lambda password: not _is_of_store(store, password))
     if len(passwords) == 1 and not _is_of_store(store, passwords[0]):
         raise WrongPasswordError
     version, count = struct.unpack_from(">ii", store, 4)
@@ -110,7 +111,7 @@ def _unsealed(sealed: dict[str, Any], password: str) -> bytes:
 
 
 class _Serialized:
-    """Objects of Java's serialization, as far as keys need it: fields by name, with those of superclasses."""
+    """Reads Java's serialization, as far as keys need it: an object's fields by name, including its superclasses'."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -121,7 +122,7 @@ class _Serialized:
         kind = self._bytes(1)[0]
         if kind == 0x70:  # null
             return None
-        if kind == 0x71:  # something that came before
+        if kind == 0x71:  # a reference to an earlier object
             return self._handles[self._number(4) - 0x7E0000]
         if kind == 0x74:
             return self._kept(self._text())
@@ -270,7 +271,7 @@ def _unpadded(cipher: Cipher[modes.CBC], data: bytes) -> bytes:
 
 
 def _der(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and content of each element. Raises IndexError when one does not fit."""
+    """Tag and content of each DER element. Raises IndexError if an element exceeds `data`."""
     at = 0
     while at < len(data):
         tag, size, at = data[at], data[at + 1], at + 2

@@ -1,8 +1,8 @@
 """Markers: entries that record what HBase did, not what a client wrote (WALEdit, cells of family METAFAMILY).
 
-A new kind of marker gets a number in `Marker`, its qualifier in `marker_of`, and a place in REGION_EVENTS,
-DATA_ELSEWHERE or WITHOUT_DATA, by which all readers decide. UNKNOWN is never silently skipped. `apply.region_events`
-reads which store files a region event names, `replay.log.lineage` follows them.
+To add a kind of marker, give it a number in `Marker`, its qualifier in `marker_of`, and a place in REGION_EVENTS,
+DATA_ELSEWHERE or WITHOUT_DATA: these three sets decide what readers do. No reader silently skips UNKNOWN.
+`apply.region_events` reads the store files that a region event names, and `replay.log.lineage` follows them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REPLICATION_MARKER = np.frombuffer(b"HBASE::REPLICATION_MARKER", np.uint8)
 
 
 class Marker(IntEnum):
-    """What the METAFAMILY cell of an entry records (WALEdit); NONE for the edits of users."""
+    """What an entry's METAFAMILY cell records (WALEdit); NONE for users' edits."""
 
     NONE = 0
     FLUSH = MARKER_FLUSH
@@ -47,11 +47,11 @@ class Marker(IntEnum):
 
 
 REGION_EVENTS = frozenset({Marker.REGION_OPEN, Marker.REGION_CLOSE, Marker.FLUSH, Marker.COMPACTION, Marker.BULK_LOAD})
-"""what happened to a region and its store files; `apply.region_events` reads them"""
+"""changes of a region and its store files; `apply.region_events` reads these markers"""
 DATA_ELSEWHERE = frozenset({Marker.BULK_LOAD, Marker.UNKNOWN})
-"""of data that the log does not hold, or may not: they are quarantined, and count as edits"""
+"""their data is not in the log, or may not be: they are quarantined, and count as edits"""
 WITHOUT_DATA = frozenset({Marker.REPLICATION})
-"""passed over"""
+"""skipped: they carry no data"""
 
 
 @kernel()
@@ -66,7 +66,7 @@ def equals(buffer, start, length, constant):  # type: ignore[no-untyped-def]
 
 @kernel()
 def marker_of(buffer, cell):  # type: ignore[no-untyped-def]
-    """The kind of marker that a checked cell is, by family and qualifier (WALEdit); 0 for a user's cell."""
+    """The Marker of a checked cell, from its family and qualifier (WALEdit); 0 for a user's cell."""
     row_length = int16_at(buffer, cell + 12)
     family = cell + 15 + row_length
     family_length = np.int64(buffer[family - 1])

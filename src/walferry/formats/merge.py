@@ -1,4 +1,4 @@
-"""The cells of several store files as one, in the order of a store, some whole rows at a time."""
+"""Merges the cells of several store files in the order of a store, a batch of whole rows at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from walferry.formats.resolve import outlived
 
 
 def merged(files: Sequence[Iterable[StoredCells]]) -> Iterator[CellIndex]:
-    """The cells of store files, oldest file first, that each give theirs in order: whole rows, in order.
+    """Merge the cells of `files`, oldest file first, each in order; yields batches of whole rows in order.
 
-    Of cells with equal keys (all but value and tags) only one is given, as by HBase: that of the highest sequence
-    number, of equal ones that of the newest file. Holds of each file what it gives at once, and a whole row.
+    Of cells with equal keys (all but value and tags) only one is yielded, as in HBase: the one with the highest
+    sequence number or, if these are equal, the newest file's. Memory: one batch and one whole row of each file.
     """
     sources = [_Source(iter(file)) for file in files]
     for source in sources:
@@ -39,9 +39,9 @@ def merged(files: Sequence[Iterable[StoredCells]]) -> Iterator[CellIndex]:
 
 
 def alive(batches: Iterable[StoredCells], at_ms: int) -> Iterator[StoredCells]:
-    """The cells of a file that have not outlived a TTL of their own.
+    """The cells of a file whose own TTL has not expired at `at_ms`.
 
-    To be asked before `merged`: a region server leaves out such a cell, and shows the one that it had overwritten.
+    Apply this before `merged`: a region server skips an expired cell and shows the one that it had overwritten.
     """
     for found in batches:
         gone = outlived(found.cells, at_ms)
@@ -53,7 +53,7 @@ def alive(batches: Iterable[StoredCells], at_ms: int) -> Iterator[StoredCells]:
 
 
 class _Source:
-    """A file's cells that have been read and not been given out."""
+    """A file's cells that are read but not yielded yet."""
 
     def __init__(self, batches: Iterator[StoredCells]) -> None:
         self._batches = batches
@@ -85,9 +85,9 @@ class _Source:
 
 
 def _whole_rows(parts: Sequence[StoredCells]) -> Iterator[StoredCells]:
-    """Parts of one file that follow each other, cut between rows: only what two of them have of one row is copied."""
+    """Cut consecutive parts of one file between rows instead; copies only rows that span several parts."""
     row: list[StoredCells] = []
-    """what has been seen of the last row"""
+    """the pieces of the last row so far"""
     for part in parts:
         begin = count_below(part.cells.buffer, part.cells.position, row[0].cells.row(0) + b"\0") if row else 0
         if begin:
@@ -105,7 +105,7 @@ def _whole_rows(parts: Sequence[StoredCells]) -> Iterator[StoredCells]:
 
 
 def _distinct(part: StoredCells) -> CellIndex:
-    """The cells of one file without those whose key the one before them has."""
+    """The cells of one file, without each cell that repeats the key of the one before it."""
     first = winners(part.cells.buffer, part.cells.position)
     return part.cells if first.all() else part.cells.pick(np.flatnonzero(first))
 
@@ -118,7 +118,7 @@ def _in_order(parts: list[StoredCells]) -> CellIndex:
 
 
 def _joined(parts: Sequence[StoredCells]) -> StoredCells:
-    """All parts in one buffer, without what lies around them."""
+    """The cells of all parts, copied into one buffer."""
     if len(parts) == 1:
         return parts[0]
     spans = []

@@ -1,6 +1,6 @@
 """Runs of cells as a client's mutations: where each begins, which region holds its row, its protobuf message.
 
-The cells themselves travel in the cell block of the request as they are, tags included.
+The cells themselves travel unchanged in the request's cell block, with their tags.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from walferry.formats.cells import Bytes, Int32s, Int64s
 
 @dataclass(frozen=True)
 class Mutations:
-    """Consecutive cells of one row and one type in `buffer`: each run of them is a Put or a Delete."""
+    """The mutations in `buffer`. Each is a Put or a Delete: consecutive cells of one row and one type."""
 
     buffer: Bytes
     start: Int64s
@@ -29,9 +29,9 @@ class Mutations:
         return len(self.start)
 
     def actions(self, picked: Int64s, attributes: bytes) -> bytes:
-        """The fields `RegionAction.action` of some of them (Client.proto), each with these encoded attributes.
+        """The `RegionAction.action` fields (Client.proto) of the picked mutations, each with the encoded `attributes`.
 
-        Without `index`: the server numbers its results itself.
+        They have no `index`: the server numbers its results itself.
         """
         out = np.empty(len(picked) * (len(attributes) + kernels.MOST_FRAMING), np.uint8)
         size = kernels.encode_actions(self.cells, self.deletes, picked, np.frombuffer(attributes, np.uint8), out)
@@ -39,7 +39,7 @@ class Mutations:
 
 
 def cut_mutations(buffer: Bytes, at: int, count: int) -> Mutations:
-    """Cut `count` checked cells that begin at a position into mutations, at each change of row or type (as HBase's
+    """Cut the `count` checked cells from `at` on into mutations, at each change of row or type (as HBase's
     ReplicationSink does)."""
     start, cells, deletes = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, np.bool_)
     found, after = kernels.cut_mutations(buffer, at, count, start, cells, deletes)
@@ -49,14 +49,14 @@ def cut_mutations(buffer: Bytes, at: int, count: int) -> Mutations:
 
 @dataclass(frozen=True)
 class RowBorders:
-    """The first rows of consecutive ranges of rows, of which the first one begins with the empty row."""
+    """The first rows of consecutive row ranges. The first range begins with the empty row."""
 
     keys: Bytes
     ends: Int64s
 
     @classmethod
     def of(cls, rows: Sequence[bytes]) -> RowBorders:
-        """From the rows in order."""
+        """Build the borders from the ranges' first rows, in order."""
         keys = b"".join(rows)
         return cls(np.frombuffer(keys, np.uint8), np.cumsum([len(row) for row in rows], dtype=np.int64))
 

@@ -11,15 +11,15 @@ from walferry.formats import _order_kernels as kernels
 from walferry.formats.cells import Bytes, Int32s, Int64s
 
 NUMBER_BITS = 8
-"""below the sequence number in a cell's number"""
+"""bits of a cell's number below its sequence number"""
 MOST_LISTS = 1 << NUMBER_BITS - 1
 
 
 def store_order(buffer: Bytes, positions: Int64s, numbers: Int64s) -> Int64s:
-    """The numbers of the cells in the order of a store.
+    """The indices of the cells, sorted in the order of a store.
 
-    `positions`: of each cell's int32 length in `buffer`. Of cells with equal keys (all but value and tags) the one with
-    the highest of `numbers` comes first, and of those with equal numbers too the last one.
+    `positions`: where each cell's int32 length is in `buffer`. Among cells with equal keys (all but value and tags) the
+    one with the highest of `numbers` comes first; if these are equal too, the last cell comes first.
     """
     if not len(positions):
         return np.empty(0, np.int64)
@@ -31,19 +31,19 @@ def store_order(buffer: Bytes, positions: Int64s, numbers: Int64s) -> Int64s:
 
 
 def winners(buffer: Bytes, positions: Int64s) -> npt.NDArray[np.bool_]:
-    """Which cells, in order, are the first of their key: what a reader sees of equal cells."""
+    """Which of the sorted cells are the first of their key: the ones that a reader sees."""
     first = np.empty(len(positions), np.bool_)
     kernels.mark_first(buffer, positions, first)
     return first
 
 
 def count_below(buffer: Bytes, positions: Int64s, row: bytes) -> int:
-    """How many of the cells, which are in order, are of rows below `row`."""
+    """How many of the sorted cells have a row below `row`."""
     return int(kernels.rows_below(buffer, positions, np.frombuffer(row, np.uint8)))
 
 
 def families_of(buffer: Bytes, positions: Int64s, families: Sequence[bytes]) -> Int32s:
-    """The number of each cell's family among `families`; -1 if it is none of them."""
+    """The index of each cell's family in `families`; -1 for any other family."""
     found = np.empty(len(positions), np.int32)
     names = np.frombuffer(b"".join(families), np.uint8)
     kernels.find_families(buffer, positions, names, np.cumsum([0, *map(len, families)]), found)
@@ -51,11 +51,11 @@ def families_of(buffer: Bytes, positions: Int64s, families: Sequence[bytes]) -> 
 
 
 def outranked(buffer: Bytes, positions: Int64s, numbers: Int64s) -> npt.NDArray[np.bool_]:
-    """Which cells, in order, a settled one replaces or deletes.
+    """Which of the sorted cells a settled cell replaces or deletes.
 
-    `numbers`: the sequence number, then NUMBER_BITS of which the lowest is set for settled cells. A settled cell
-    replaces those of its key with lower sequence numbers, and a settled marker deletes puts with lower ones that it
-    covers. Settled cells themselves are never marked.
+    `numbers`: the sequence number, followed by NUMBER_BITS bits; the lowest bit is set for settled cells. A settled
+    cell replaces cells with its key and lower sequence numbers. A settled marker deletes the puts that it covers and
+    that have lower sequence numbers. Settled cells themselves are never marked.
     """
     marked = np.zeros(len(positions), np.bool_)
     if (numbers & 1).any():
@@ -64,10 +64,10 @@ def outranked(buffer: Bytes, positions: Int64s, numbers: Int64s) -> npt.NDArray[
 
 
 def stepped_over(buffer: Bytes, positions: Int64s) -> npt.NDArray[np.bool_]:
-    """Which puts, of cells in order with distinct keys, must not be in one file with the markers that cover them.
+    """Which puts among sorted cells with distinct keys must not share a file with the markers that cover them.
 
-    HBase's reader would show them (2.6.1, StoreScanner.trySkipToNextColumn): those of a row and family with a put in
-    the column without a name.
+    HBase's reader would show these puts (2.6.1, StoreScanner.trySkipToNextColumn). They are in rows and families with a
+    put in the column with the empty qualifier.
     """
     marked = np.empty(len(positions), np.bool_)
     kernels.mark_stepped_over(buffer, positions, marked, np.empty(len(positions), np.int64))

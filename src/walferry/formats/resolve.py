@@ -1,7 +1,7 @@
 """Which cells of a table are visible at one fixed moment, and a digest of them that ignores block and region borders.
 
 Raw scans of two equal tables differ, because flushes and compactions drop masked, expired and surplus cells at
-different times. Resolved by the same rules at the same moment they are equal.
+different times. Resolved by the same rules at the same moment, the two scans are equal.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class FamilyRules:
 
 
 class Fate(IntEnum):
-    """What becomes of a cell of a raw scan."""
+    """Whether a cell of a raw scan is visible, and if not, why."""
 
     VISIBLE = kernels.VISIBLE
     MARKER = kernels.MARKER  # a delete marker itself
     MASKED = kernels.MASKED  # by a delete marker
     EXPIRED = kernels.EXPIRED  # by the family's TTL or the cell's own
-    SURPLUS = kernels.SURPLUS  # beyond VERSIONS
+    SURPLUS = kernels.SURPLUS  # more versions than VERSIONS
     DUPLICATE = kernels.DUPLICATE  # same column and timestamp as a newer put
 
 
 @dataclass(frozen=True)
 class Digest:
-    """Rows and cells, and the sum modulo 2**128 of the cells' hashes: the order of cells does not matter.
+    """The number of rows and cells, and the sum of the cells' hashes modulo 2**128, whatever the order of the cells.
 
-    Digests add up as long as no row is divided between them.
+    Digests can be added as long as no row is divided between them.
     """
 
     rows: int
@@ -63,8 +63,8 @@ def resolve(cells: CellIndex, rules: Mapping[bytes, FamilyRules], now_ms: int) -
     """The Fate of each cell at `now_ms` (milliseconds since the epoch).
 
     `cells` are whole rows in HBase's order, as a raw scan of all versions returns them: row, family, qualifier,
-    timestamp descending, type descending. A marker masks puts of its timestamp no matter which came first (not so in
-    families with NEW_VERSION_BEHAVIOR: do not pass them). A TTL tag shortens a cell's life, never lengthens it.
+    timestamp descending, type descending. A marker masks puts of its timestamp, whichever was written first. Families
+    with NEW_VERSION_BEHAVIOR differ: do not pass them. A TTL tag can shorten a cell's life but never lengthen it.
     Raises UsageError (fact `family`) for a cell of a family without rules.
     """
     families = sorted(rules)
@@ -96,7 +96,7 @@ def resolve(cells: CellIndex, rules: Mapping[bytes, FamilyRules], now_ms: int) -
 
 
 def outlived(cells: CellIndex, now_ms: int) -> npt.NDArray[np.bool_]:
-    """Which cells are beyond a TTL of their own (tag 8): a region server shows them to nobody, not even a raw scan."""
+    """Which cells have passed their own TTL (tag 8): no region server returns them, not even to a raw scan."""
     found: npt.NDArray[np.bool_] = kernels.outlived(
         cells.buffer, cells.timestamp, cells.tags_start, cells.tags_length, now_ms
     )
@@ -104,14 +104,14 @@ def outlived(cells: CellIndex, now_ms: int) -> npt.NDArray[np.bool_]:
 
 
 def marker_numbers(cells: CellIndex, *, by_version: bool) -> npt.NDArray[np.intp]:
-    """The numbers of the cells that are delete markers: of those that hide a single version each (Delete,
-    DeleteFamilyVersion), or of the others."""
+    """The numbers of the delete markers: with `by_version` those that hide a single version (Delete,
+    DeleteFamilyVersion), otherwise the others."""
     single = np.isin(cells.type, (CellType.DELETE, CellType.DELETE_FAMILY_VERSION))
     return np.flatnonzero(single if by_version else (cells.type != kernels.PUT) & ~single)
 
 
 def expiring_after(cells: CellIndex, moment_ms: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
-    """The numbers of the cells whose own TTL (tag 8) ends after a moment, and when (ms since 1970)."""
+    """The numbers of the cells whose own TTL (tag 8) expires after a moment, and when each expires (ms since 1970)."""
     if not cells.tags_length.any():
         return np.empty(0, np.intp), np.empty(0, np.int64)
     ends = kernels.expiries(cells.buffer, cells.timestamp, cells.tags_start, cells.tags_length)
@@ -133,7 +133,7 @@ def digest(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> Digest:
 def held_by(
     mine: CellIndex, chosen: npt.NDArray[np.bool_], theirs: CellIndex, among: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Which of the `chosen` cells have a cell of the same key (all but value and tags) `among` the others."""
+    """Which `chosen` cells of `mine` have the same key (all but value and tags) as a cell `among` `theirs`."""
     held = chosen.copy()
     held[chosen] = pc.is_in(_keys(mine, chosen), _keys(theirs, among)).to_numpy(zero_copy_only=False)
     return held
@@ -145,14 +145,14 @@ def _keys(cells: CellIndex, chosen: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def row_sums(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-    """For each row with a kept cell: its first one, how many, their least and their greatest timestamp."""
+    """For each row with a kept cell: the first one, how many there are, and their least and greatest timestamp."""
     sums: tuple[Int64s, Int64s, Int64s, Int64s]
     sums = kernels.sum_rows(cells.buffer, cells.row_start, cells.row_length, cells.timestamp, keep)
     return sums
 
 
 def rows_to_arrow(cells: CellIndex, keep: npt.NDArray[np.bool_], names: Sequence[str]) -> pa.RecordBatch:
-    """Each row with a kept cell, in their order: those columns of ROW_SCHEMA that are named."""
+    """The named columns of ROW_SCHEMA, for each row with a kept cell, in the rows' order."""
     first, *numbers = row_sums(cells, keep)
     columns = dict(zip(ROW_SCHEMA.names[1:], map(number_column, numbers), strict=True))
     if "row" in names:
@@ -162,7 +162,7 @@ def rows_to_arrow(cells: CellIndex, keep: npt.NDArray[np.bool_], names: Sequence
 
 
 def row_digests(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """The digest of each row with a kept cell, as ROW_DIGEST_SCHEMA; low and high are the halves' bits as int64."""
+    """The digest of each row with a kept cell, as ROW_DIGEST_SCHEMA; `low` and `high` are its halves' bits as int64."""
     first, counts, low, high = _digest_rows(cells, keep)
     columns = [
         binary_column(cells.buffer, cells.row_start[first], cells.row_length[first]),

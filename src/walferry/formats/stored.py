@@ -1,4 +1,4 @@
-"""The cells of an HFile as Arrow, each with the sequence number that it was written with."""
+"""The cells of an HFile as Arrow, each with its sequence number."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ HFILE_CELL_SCHEMA = pa.schema([*CELL_SCHEMA, ("sequence_number", pa.int64())])
 def hfile_cells(
     data: bytes, name: str = "HFile", *, start_row: bytes = b"", stop_row: bytes = b""
 ) -> Iterator[pa.RecordBatch]:
-    """The cells of an HFile with start_row <= row < stop_row (b"": no border), in its order, as HFILE_CELL_SCHEMA.
+    """The cells of an HFile with start_row <= row < stop_row (b"": no border), in file order, as HFILE_CELL_SCHEMA.
 
-    All that is stored: old versions and delete markers too. `name` is for messages. The sequence number is 0 once no
-    reader needs it. Raises DamagedInputError, and UnreadableInputError for encrypted files and unknown codecs.
+    Includes everything stored, also old versions and delete markers. `name` is for messages. HBase writes 0 as sequence
+    number once no reader needs it. Raises DamagedInputError, and UnreadableInputError for encrypted files and unknown
+    codecs.
     """
     for found in of_bytes(data, name).batches(start_row, stop_row):
         columns = [*cells_to_arrow(found.cells).columns, number_column(found.sequence)]

@@ -1,12 +1,12 @@
-"""Decompression of single values, as WALs with compressed values hold them (HBase: CompressionContext.ValueCompressor).
+"""Decompresses the single values of WALs with value compression (HBase: CompressionContext.ValueCompressor).
 
 Each value is compressed by itself. GZ: one gzip member. NONE: the bytes. Snappy, LZ4 and ZSTD: Hadoop's
 BlockCompressorStream, all integers big-endian,
 
     block* = int32 its plain length | chunk*, until they make that length; chunk = int32 its length | bytes
 
-where a chunk is a raw Snappy or LZ4 block, or a ZSTD frame. After a value that is longer than the codec's buffer comes
-an empty block. Hadoop's native ZStandardCodec writes one bare ZSTD frame instead.
+where a chunk is a raw Snappy or LZ4 block, or a ZSTD frame. An empty block follows a value that is longer than the
+codec's buffer. Hadoop's native ZStandardCodec writes one bare ZSTD frame instead.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from walferry.formats import _value_kernels as kernels
 from walferry.formats.cells import Bytes, Int64s
 
 ALGORITHMS = ("LZO", "GZ", "NONE", "SNAPPY", "LZ4", "BZIP2", "ZSTD", "LZMA", "BROTLI")
-"""by their numbers in WALHeader.value_compression_algorithm (Compression.Algorithm)"""
+"""indexed by WALHeader.value_compression_algorithm (Compression.Algorithm)"""
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SMALL_BYTES = 4096
-"""values of fewer bytes on average are decompressed together"""
+"""values with a lower average size are decompressed together"""
 _Into = Callable[[memoryview, memoryview], int]
-"""decompresses into the beginning of the second argument; returns how many bytes, or raises its library's error"""
+"""decompresses into the beginning of the second argument; returns the number of bytes, or raises its library's error"""
 _Together = Callable[[Bytes, Int64s, int], Bytes | None]
-"""from `raw` and `values` (`_value_kernels`) of so many plain bytes: the plain values, one after the other; None if one
-of them must be looked at by itself"""
+"""(`raw`, `values` (`_value_kernels`), total plain bytes) -> the concatenated plain values; None if one of the values
+must be decompressed separately"""
 _ERRORS = (cramjam.DecompressionError, zlib.error, zstandard.ZstdError)
 
 
@@ -41,18 +41,18 @@ _ERRORS = (cramjam.DecompressionError, zlib.error, zstandard.ZstdError)
 class ValueCodec:
     """How the values of a file are compressed.
 
-    `max_ratio`: how many times as long a value can be as its compressed bytes, at most.
+    `max_ratio`: the most plain bytes that one compressed byte can yield.
     """
 
     max_ratio: int
     into: _Into
-    """returns another number than the length of the second argument when that is not the value's"""
+    """returns a number other than the length of the second argument if the value has another length"""
     together: _Together | None = None
 
     def decompress_all(self, raw: Bytes, values: Int64s, out: Bytes) -> int:
-        """Put values in `raw` to their places in `out`, both as `values` has them (`_value_kernels`).
+        """Decompress values from `raw` to their places in `out`; `values` has both positions (`_value_kernels`).
 
-        Returns the number of the first that is not what it should be, or -1.
+        Returns the number of the first value that cannot be decompressed, or -1.
         """
         total = int(values[kernels.LENGTHS].sum())
         if self.together is not None and total <= _SMALL_BYTES * values.shape[1]:
@@ -70,7 +70,7 @@ class ValueCodec:
         return -1
 
     def decompress(self, data: memoryview, to: memoryview) -> bool:
-        """Fill `to`, which is as long as the value, from `data`. False when `data` is not that value."""
+        """Decompress `data` into `to`, which has the value's length. False if `data` is not a value of that length."""
         try:
             return self.into(data, to) == len(to)
         except _ERRORS:
@@ -87,7 +87,7 @@ def _gz(data: memoryview, to: memoryview) -> int:
 
 
 def _gz_together(raw: Bytes, values: Int64s, total: int) -> Bytes | None:
-    # As `_gz` reads one, but for room that is made once. What a member's last bytes say of its length may be a lie.
+    # Reads each member like `_gz`, into room allocated once. The length that a member's last bytes state may be wrong.
     data, member_of = raw.data, zlib.decompressobj
     plain = []
     for at, size, _, length in values.T.tolist():
@@ -114,7 +114,7 @@ def _snappy(data: memoryview, to: memoryview) -> int:
 
 
 class _Zstd(threading.local):
-    """A decompressor is for one thread. Kept, because making one takes many times as long as using it."""
+    """Keeps one decompressor per thread: creating one takes many times as long as using it."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -124,7 +124,7 @@ _zstd_of_thread = _Zstd()
 
 
 def _zstd(data: memoryview, to: memoryview) -> int:
-    if zstandard.frame_content_size(data) > len(to):  # it would make that much room at once
+    if zstandard.frame_content_size(data) > len(to):  # the library would allocate that much at once
         return -1
     plain = _zstd_of_thread.decompressor.decompress(data, max_output_size=len(to), allow_extra_data=False)
     to[: len(plain)] = plain
@@ -145,7 +145,7 @@ def _zstd_together(raw: Bytes, values: Int64s, total: int) -> Bytes | None:
 
 
 def _in_blocks(chunk_into: _Into) -> _Into:
-    """The decompressor of a whole value, given that of a chunk."""
+    """Make the decompressor of a whole value from the decompressor of a chunk."""
 
     def into(data: memoryview, to: memoryview) -> int:
         at = filled = 0
@@ -169,8 +169,8 @@ def _in_blocks(chunk_into: _Into) -> _Into:
     return into
 
 
-# A deflate block makes 1,032 bytes of one at most; an LZ4 sequence 255 of one, a Snappy element 64 of three; a block of
-# ZSTD has at least four bytes and makes 128 KiB at most.
+# Most that compressed bytes can yield: deflate 1,032 bytes from one, an LZ4 sequence 255 from one, a Snappy element 64
+# from three, a ZSTD block (of at least four bytes) 128 KiB.
 CODECS = {
     "GZ": ValueCodec(1032, _gz, _gz_together),
     "NONE": ValueCodec(1, _none),

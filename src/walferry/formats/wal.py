@@ -3,10 +3,10 @@
     'PWAL' | varint + WALHeader | ENTRY* | WALTrailer (empty) | int32 its length | 'LAWP'
     plain ENTRY = varint + WALKey | following_kv_count times: int32 length + KeyValue
 
-Entries that the file holds in another way (`wal_header`) are given out as plain ones too: see `wal_decoders`.
+Compressed and encrypted entries (`wal_header`) are yielded as plain ones too: see `wal_decoders`.
 
-The trailer is written when a file is closed. A file without one is still being written, or its writer died; it is not
-damaged. There are no checksums: damage shows only where it breaks the structure.
+HBase writes the trailer when it closes the file. A file without one is still being written, or its writer died; it is
+not damaged. There are no checksums: only damage that breaks the structure is found.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAGIC = b"PWAL"
 TRAILER_MAGIC = b"LAWP"
 EMPTY_TRAILER = b"\0\0\0\0" + TRAILER_MAGIC
 
-MAX_HEADER_BYTES = 1 << 20  # real ones have 80 to 170
+MAX_HEADER_BYTES = 1 << 20  # HBase writes 80 to 170
 
 Mask = npt.NDArray[np.bool_]
 
@@ -60,9 +60,9 @@ class Ending(Enum):
 class EntryBatch:
     """n whole plain entries in file order, as columns.
 
-    Positions are in `buffer` (uint8), except `offset` and `offset_end`, which are in the file: in a compressed file an
-    entry has other bytes, and fewer. `region`, `table` and `clusters` are codes into `regions`, `tables` and
-    `cluster_lists`, which grow with the file and are shared by all batches of a reader.
+    `offset` and `offset_end` are file offsets. Other positions are in `buffer` (uint8), since a compressed entry has
+    other, fewer bytes in the file. `region`, `table` and `clusters` are codes into `regions`, `tables` and
+    `cluster_lists`; these lists grow as the file is read, and all batches of a reader share them.
     """
 
     buffer: Bytes
@@ -73,7 +73,7 @@ class EntryBatch:
     key_start: Int64s  # of the WALKey message
     key_end: Int64s
     cell_count: Int32s
-    mutation_count: Int32s  # runs of cells of one row and type: what is sent as one mutation each
+    mutation_count: Int32s  # runs of cells of one row and type, each sent as one mutation
     sequence_number: Int64s  # WALKey.log_sequence_number
     write_time: Int64s  # milliseconds, the region server's clock
     region: Int32s
@@ -166,17 +166,17 @@ def _named(known: Sequence[bytes], names: Collection[str]) -> Mask:
 class WalReader:
     """Reads one WAL from its bytes as they arrive; iterate once to get its whole entries in batches.
 
-    `chunks` are the file's bytes from its beginning, in pieces of any size; `file` names it in errors. `recovered`: it
-    is one of a region's recovered.edits, whose dictionaries are smaller. `keys`: for an encrypted one.
+    `chunks` are the file's bytes from its beginning, in pieces of any size; `file` names the file in errors. Set
+    `recovered` for a file in a region's recovered.edits, whose dictionaries are smaller. `keys`: for encrypted ones.
 
-    The constructor reads the header. It raises UnfinishedInputError when the file ends before it does (empty files
-    included), DamagedInputError when it is not a WAL, UnreadableInputError for kinds of file that are not read, unknown
-    codecs and writers among them, WalKeyError for an encrypted one without keys, WrongWalKeyError for one that none of
-    `keys` opens. Iteration raises DamagedInputError (facts `file`, `offset` of the first entry that cannot be read,
-    `reason`) after all entries before it. An unfinished file is not an error: see `ending`.
+    The constructor reads the header. It raises UnfinishedInputError if the file ends inside the header (or is empty),
+    DamagedInputError if the file is not a WAL, UnreadableInputError for unsupported kinds of WAL (also unknown codecs
+    and writers), WalKeyError for an encrypted file without `keys`, and WrongWalKeyError if none of `keys` opens the
+    file. Iteration yields all entries before damage, then raises DamagedInputError (facts `file`, `offset` of the first
+    unreadable entry, `reason`). An unfinished file is not an error: see `ending`.
 
-    Memory: the batch given out last and the next one. A batch has `batch_bytes`, or, when an entry does not fit, up to
-    one and a half times that entry.
+    Memory: the last yielded batch and the next one. A batch has `batch_bytes` or, if an entry does not fit, up to one
+    and a half times that entry.
     """
 
     def __init__(
@@ -195,13 +195,13 @@ class WalReader:
         raw = FileBytes(chunks, 0, batch_bytes)
         self.header = self._read_header(raw)
         self.end = self.header.size
-        """file offset after the last entry given out"""
+        """file offset after the last yielded entry"""
         self.ending = Ending.UNFINISHED
         """valid after iteration"""
-        self._broken = False  # damage was found: nothing more is read, also when the file is read on elsewhere
+        self._broken = False  # found damage: read nothing more, not even after `resume`
         self._decoder: Decoder
         if self.header.encryption_key is not None:
-            # HBase says in the header that such a file is compressed if its settings do, but it is not.
+            # If WAL compression is configured, HBase marks encrypted files as compressed too, but they are not.
             key = self._file_key(self.header.encryption_key, keys)
             self._decoder = EncryptedEntries(raw, self.end, batch_bytes, key=key)
         elif self.header.compressed:
@@ -218,21 +218,21 @@ class WalReader:
             self._decoder = PlainEntries(raw, self.end, batch_bytes)
 
     def resume(self, chunks: Iterable[bytes]) -> None:
-        """Iterate again from where iteration stopped, with the file's bytes from `needs` on.
+        """Let iteration continue where it stopped, with the file's bytes from `needs` on.
 
-        It may have come to the end of an unfinished file, or `chunks` may have failed.
+        Call this after the end of an unfinished file, or after `chunks` failed.
         """
         self._decoder.resume(chunks)
 
     @property
     def can_skip(self) -> bool:
-        """Whether reading can begin at any entry: not in a file with dictionaries, which every entry may add to."""
+        """Whether reading can begin at any entry. False for files with dictionaries: any entry may add a name."""
         return not isinstance(self._decoder, DictionaryEntries)
 
     def skip_to(self, offset: int, chunks: Iterable[bytes]) -> None:
-        """Begin at the entry at this file offset, with the file's bytes from there on; call it before iterating.
+        """Begin at the entry at file offset `offset`, with the file's bytes from there on. Call this before iterating.
 
-        Raises ValueError for a file that can only be read from its first entry on: see `can_skip`.
+        Raises ValueError if the file can only be read from its first entry on: see `can_skip`.
         """
         if not self.can_skip:
             raise ValueError(f"{self._file} has dictionaries: it can only be read from its beginning")
@@ -242,12 +242,12 @@ class WalReader:
 
     @property
     def needs(self) -> int:
-        """The file offset from which bytes are needed to continue: see `resume`."""
+        """The file offset from which `resume` needs the file's bytes."""
         return self._decoder.raw.base + self._decoder.at
 
     @property
     def length(self) -> int:
-        """Bytes of the file seen so far; after iteration, the length of the whole file."""
+        """How many bytes of the file were seen so far; after iteration, the length of the whole file."""
         return self._decoder.raw.length
 
     def __iter__(self) -> Iterator[EntryBatch]:
@@ -259,13 +259,13 @@ class WalReader:
                 hold_back = 0 if raw.finished and _trailer_size(raw) is None else len(EMPTY_TRAILER)
                 for entries in decoder.read(max(decoder.at, raw.filled - hold_back)):
                     yield from self._give(entries)
-                    del entries  # its bytes are not kept while the next ones are read
+                    del entries  # frees its bytes before the next ones are read
                     if self._broken:
                         break
                 yield from self._read_on()
                 decoder = self._decoder
             if decoder.status not in (OK, INCOMPLETE):
-                # Only the beginning of a trailer, at the end, may become something else when the file is read on.
+                # Unless these bytes, at the end of the file and between entries, may be the beginning of a trailer.
                 self._broken = self._broken or not raw.finished or not self._between_entries()
             if decoder.status not in (OK, INCOMPLETE) or raw.finished:
                 self._finish()
@@ -274,7 +274,7 @@ class WalReader:
             raw.advance(at)
 
     def _give(self, entries: Entries) -> Iterator[EntryBatch]:
-        """The entries before the first that has a name that is no text: from there on the file is damaged."""
+        """Yield the entries before the first whose region or table is not UTF-8: the file is damaged from there on."""
         batch = self._batch(entries)
         wrong = np.flatnonzero((batch.region < 0) | (batch.table < 0))
         if len(wrong):
@@ -286,7 +286,7 @@ class WalReader:
             yield batch
 
     def _read_on(self) -> Iterator[EntryBatch]:
-        """The entry that goes on into what looks like a trailer, if it ends where the file does: then it is none."""
+        """Yield an entry whose last bytes look like a trailer, if the entry ends exactly where the file ends."""
         raw, size = self._decoder.raw, _trailer_size(self._decoder.raw)
         if self._broken or not raw.finished or size is None or self._decoder.status not in (OK, INCOMPLETE):
             return
@@ -301,7 +301,7 @@ class WalReader:
                 yield from self._give(entries)
 
     def _between_entries(self) -> bool:
-        """Whether everything that was read is in entries that were given out: decoders find some damage later."""
+        """Whether all bytes read so far are in yielded entries: decoders find some damage only later."""
         decoder = self._decoder
         return not decoder.inside and self.end == decoder.raw.base + decoder.at
 
@@ -332,13 +332,13 @@ class WalReader:
         )
 
     def _finish(self) -> None:
-        """Tell whole, unfinished and damaged files apart.
+        """Set `ending`, or raise DamagedInputError.
 
-        The decoder's `status` says why no entry follows, its `wrong` at which offset.
+        The decoder's `status` is the reason why no entry follows; its `wrong` is the offset.
         """
         decoder, raw, end = self._decoder, self._decoder.raw, self.end
         raw.drain()
-        if end == raw.length:  # whatever the last entry ends with
+        if end == raw.length:  # even if the last entry ends like a trailer
             return
         size = _trailer_size(raw)
         if size is not None:
@@ -428,7 +428,7 @@ class WalReader:
 
 
 def _trailer_size(raw: FileBytes) -> int | None:
-    """The trailer's size according to the last 8 bytes seen; None if they are not the end of a trailer."""
+    """The trailer's size, from the last 8 bytes seen; None if these are not the end of a trailer."""
     if len(raw.last) < len(EMPTY_TRAILER) or not raw.last.endswith(TRAILER_MAGIC):
         return None
     return int.from_bytes(raw.last[:4], "big", signed=True)
@@ -443,7 +443,7 @@ def _is_text(name: bytes) -> bool:
 
 
 class _Names:
-    """A growing dictionary of names and their codes. One that must be `text` and is not UTF-8 has the code -1."""
+    """A growing dictionary of names and their codes. With `text`, names that are not UTF-8 have the code -1."""
 
     def __init__(self, *, text: bool = False) -> None:
         self._text = text
@@ -451,10 +451,10 @@ class _Names:
         self._codes: dict[bytes, int] = {}
 
     def codes(self, buffer: Bytes, starts: Int64s, lengths: Int64s) -> Int32s:
-        """The codes of the slices `buffer[starts:starts+lengths]`; new names join the dictionary."""
+        """The codes of the slices `buffer[starts:starts+lengths]`; adds new names to the dictionary."""
         encoded = binary_column(buffer, starts, lengths).dictionary_encode()
         codes = np.array([self._code(name) for name in encoded.dictionary.to_pylist()], np.int32)
-        # Not `to_numpy`, which imports pandas where that is installed: a quarter of a second.
+        # Avoid `to_numpy`: it imports pandas where installed, which takes a quarter of a second.
         indices = np.frombuffer(encoded.indices.buffers()[1], np.int32, len(starts), 4 * encoded.indices.offset)
         of_rows: Int32s = codes[indices]
         return of_rows

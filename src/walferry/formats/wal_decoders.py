@@ -1,6 +1,6 @@
-"""From a WAL's bytes to plain entries: as they are in the file, or expanded.
+"""Decodes a WAL's bytes to plain entries: passes plain ones on, expands compressed ones, decrypts encrypted ones.
 
-Positions in a file and in the buffer of what is given out are different things.
+A position in the file and a position in the buffer of yielded entries are different things.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ ENTRIES_PER_BATCH = 1 << 16
 MANY_NAMES = 32767
 """the capacity of a dictionary (HBase: Short.MAX_VALUE)"""
 COLUMN_NAMES = 127
-"""that of the dictionaries of families and of qualifiers (HBase: Byte.MAX_VALUE)"""
+"""the capacity of the family and qualifier dictionaries (HBase: Byte.MAX_VALUE)"""
 MAX_ENTRY_BYTES = 1 << 29
-"""of a plain entry that was expanded: twice what a server accepts in one request by default"""
+"""of an entry after expansion: twice what a server accepts in one request by default"""
 VALUES_AT_ONCE = 1 << 12
-"""compressed values that are found before they are decompressed"""
+"""how many compressed values are collected before they are decompressed together"""
 _LEAST_ARENA_BYTES = 1 << 16
 _RAW_BYTES = 1 << 20
-"""of a compressed file in memory, besides what it was expanded to"""
+"""of a compressed file in memory, besides the expanded entries"""
 
 REASONS = kernels.REASONS | expansion.REASONS | encrypted.REASONS
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Whole plain entries in `buffer`: int64[ENTRY_FIELDS, n] as `_wal_kernels` has it; where each is in the file."""
+    """Whole plain entries in `buffer`, their fields (int64[ENTRY_FIELDS, n], see `_wal_kernels`) and file offsets."""
 
     buffer: Bytes
     fields: Int64s
@@ -54,27 +54,27 @@ class Decoder(Protocol):
 
     raw: FileBytes
     at: int
-    """position in `raw` from which nothing was read yet"""
+    """position in `raw` of the first unread byte"""
     status: int
-    """after `read`: OK or INCOMPLETE, if more bytes are needed; otherwise why no entry follows"""
+    """after `read`: OK or INCOMPLETE if more bytes are needed, otherwise the reason why no entry follows"""
     wrong: int
-    """after `read`: the file offset of what is wrong"""
+    """after `read`: the file offset of the error"""
 
     @property
     def inside(self) -> bool:
-        """Whether `at` is inside an entry whose beginning was read."""
+        """Whether `at` is inside an entry whose beginning is already read."""
         ...
 
     def read(self, limit: int) -> Iterator[Entries]:
-        """The entries in `raw.data[:limit]`; they may come later, but at the latest when `raw` is finished."""
+        """Yield the entries in `raw.data[:limit]`, at the latest once `raw` is finished."""
         ...
 
     def find_later(self) -> int:
-        """File offset of the first whole entry in `raw`, however the one before it looks; -1 if there is none."""
+        """File offset of the first whole entry in `raw`, even behind damaged bytes; -1 if there is none."""
         ...
 
     def ahead(self) -> Decoder:
-        """One that reads on from here, without this one being changed by it."""
+        """A copy that reads on from here and leaves this decoder unchanged."""
         ...
 
     def resume(self, chunks: Iterable[bytes]) -> None:
@@ -83,7 +83,7 @@ class Decoder(Protocol):
 
 
 class PlainEntries:
-    """Entries that are in the file as they are given out; not copied."""
+    """Entries that are plain in the file; yielded without a copy."""
 
     inside = False
 
@@ -124,13 +124,13 @@ class PlainEntries:
 
 
 class DictionaryEntries:
-    """Entries of a dictionary-compressed file, expanded. It can only be read from its first entry on.
+    """Entries of a dictionary-compressed file, expanded. The file can only be read from its first entry on.
 
-    `values`: how values are compressed; None: not at all. `recovered`: of a file in a region's recovered.edits, for
-    which HBase keeps one region's and one table's name.
+    `values`: the codec of compressed values; None if values are not compressed. `recovered`: the file is one of a
+    region's recovered.edits, for which HBase's dictionaries hold one region name and one table name.
 
     Memory: a MiB of the file (at first as much as was read with its header), plain entries of `batch_bytes` (if one
-    does not fit, up to one and a half times that one), and the names in the dictionaries, twice at most.
+    does not fit, up to one and a half times that entry), and at most twice the names in the dictionaries.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class DictionaryEntries:
         self._batch_bytes = max(batch_bytes, 64)
         self._fields = np.empty((kernels.ENTRY_FIELDS, ENTRIES_PER_BATCH), np.int64)
         self._values = values
-        self._broken = -1  # where in `out` a value belongs that cannot be decompressed
+        self._broken = -1  # where in `out` the value that cannot be decompressed belongs
         ratio = values.max_ratio if values else 0
         self._work = _new(self._batch_bytes, compressed_tags=compressed_tags, max_ratio=ratio, recovered=recovered)
 
@@ -180,9 +180,9 @@ class DictionaryEntries:
                 return
 
     def _take(self) -> Iterator[Entries]:
-        """The whole entries in `out`, which belongs to the caller then.
+        """Yield the whole entries in `out`, which then belongs to the caller.
 
-        Sets `status` when one of them turns out to be none.
+        Sets `status` if one of them is not a valid entry.
         """
         state, out = self._work.state, self._work.out
         entries, whole = int(state[expansion.ENTRIES]), int(state[expansion.WHOLE])
@@ -199,7 +199,7 @@ class DictionaryEntries:
             self.status, self.wrong = status, int(spans[0, count])
 
     def _decompress_values(self) -> int:
-        """Fill in the values that were found; where in `raw` the first is that cannot be decompressed, or -1."""
+        """Decompress the collected values into `out`; return where in `raw` the first bad one is, or -1."""
         assert self._values is not None
         state = self._work.state
         values = self._work.values[:, : state[expansion.VALUES]]
@@ -211,10 +211,10 @@ class DictionaryEntries:
         return int(values[expansion.COMPRESSED_AT, bad])
 
     def _renew_out(self) -> None:
-        """A new array for plain entries, with the beginning of the one that is being read."""
+        """Replace `out` by a new array that holds the unfinished entry."""
         state, out = self._work.state, self._work.out
         begun = out[state[expansion.WHOLE] : state[expansion.FILLED]]
-        # The cell whose tags are being read has made room for them in the old array: the new one has it too.
+        # If a cell's tags are being read, `out` has room for them: the new array must have it too.
         size = len(begun) + max(int(state[expansion.NEEDED]), int(state[expansion.TAGS_LEFT]))
         new = np.empty(self._batch_bytes if size <= self._batch_bytes else size + size // 2, np.uint8)
         new[: len(begun)] = begun
@@ -224,7 +224,7 @@ class DictionaryEntries:
         self._work = self._work._replace(out=new)
 
     def _renew_arena(self) -> None:
-        """A new array for names, without those that are in no dictionary any more."""
+        """Replace the arena by a new one that holds only the names still in a dictionary."""
         work = self._work
         size = int(dictionaries.live_bytes(work.slots, work.uses) + work.state[expansion.NEEDED])
         arena = np.empty(max(2 * size, _LEAST_ARENA_BYTES), np.uint8)
@@ -249,7 +249,7 @@ class DictionaryEntries:
 
 
 def _new(batch_bytes: int, *, compressed_tags: bool, max_ratio: int, recovered: bool) -> expansion.Expansion:
-    """The state before a file's first entry."""
+    """The initial state, before a file's first entry."""
     capacities = np.full(dictionaries.DICTIONARIES, MANY_NAMES, np.int64)
     capacities[[dictionaries.REGIONS, dictionaries.TABLES]] = 1 if recovered else MANY_NAMES
     capacities[[dictionaries.FAMILIES, dictionaries.QUALIFIERS]] = COLUMN_NAMES
@@ -274,9 +274,9 @@ def _new(batch_bytes: int, *, compressed_tags: bool, max_ratio: int, recovered: 
 
 
 class EncryptedEntries:
-    """Entries whose cells are encrypted, by a key of their file.
+    """Entries whose cells are encrypted with their file's key.
 
-    Memory: `batch_bytes` of the file (one and a half times an entry that does not fit), and its cells three times.
+    Memory: `batch_bytes` of the file (one and a half times an entry that does not fit), and three times its cells.
     """
 
     inside = False
@@ -311,7 +311,7 @@ class EncryptedEntries:
                 return
 
     def _open(self, count: int, cells: int, end: int) -> Entries | None:
-        """Decrypt entries. Sets `status` when one of them turns out to be none; None if it is the first."""
+        """Decrypt entries. Sets `status` if one of them is not a valid entry; returns None if the first is not."""
         found, places = self._entries[:, :count], self._cells[:, :cells]
         starts = self.raw.base + found[encrypted.START]
         counters = encrypted.counter_blocks(self.raw.data, places).astype(">u8")

@@ -1,4 +1,4 @@
-"""The header of a WAL: who wrote it, and how its entries are encoded."""
+"""The header of a WAL: which writer wrote the file, and how its entries are encoded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PHOENIX_CODEC = "org.apache.hadoop.hbase.regionserver.wal.IndexedWALEditCodec"
 
 @dataclass(frozen=True)
 class WalHeader:
-    """WALHeader: who wrote the file and how its cells are encoded; `size` is the file offset of the first entry."""
+    """WALHeader: the file's writer and how its cells are encoded; `size` is the file offset of the first entry."""
 
     writer: str | None
     codec: str | None
@@ -22,19 +22,19 @@ class WalHeader:
     """names are in dictionaries (hbase.regionserver.wal.enablecompression)"""
     tag_compressed: bool
     value_codec: str | None
-    """by which algorithm values are compressed (`value_codecs`); None: they are not"""
+    """the compression algorithm of values (`value_codecs`); None: values are not compressed"""
     encryption_key: bytes | None
-    """the file's key, wrapped (`wal_key`); None: it is not encrypted"""
+    """the file's wrapped key (`wal_key`); None: the file is not encrypted"""
     size: int
 
 
 def algorithm_name(number: int) -> str:
-    """What the header calls by a number in `value_compression_algorithm`."""
+    """The name of the algorithm with this number in `value_compression_algorithm`."""
     return ALGORITHMS[number] if number < len(ALGORITHMS) else f"algorithm {number}"
 
 
 def why_unreadable(header: WalHeader) -> str | None:
-    """Why a WAL with this header cannot be read; None for one that can."""
+    """Why a WAL with this header cannot be read; None if it can."""
     if header.writer not in {*WRITERS, None}:
         return f"WAL of an unknown writer, {header.writer}: those of {', '.join(sorted(WRITERS))} are read"
     if header.codec not in {CODEC, SECURE_CODEC, None}:

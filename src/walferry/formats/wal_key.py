@@ -1,4 +1,4 @@
-"""The key of an encrypted WAL, which its header holds wrapped by a key of the cluster (HBase: EncryptionUtil)."""
+"""The key of an encrypted WAL. The WAL's header holds it, wrapped by a key of the cluster (HBase: EncryptionUtil)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from walferry.formats._cell_kernels import OK
 from walferry.formats.proto import hbase_pb2
 
 MasterKeys = Callable[[], Mapping[str, bytes]]
-"""the keys that may have wrapped a WAL's key, by their names; called only for encrypted WALs"""
+"""returns the keys that may have wrapped a WAL's key, by name; called only for encrypted WALs"""
 
 
 class WrongKeyError(Exception):
-    """The key is another one than the one that wrapped."""
+    """Another key wrapped the WAL's key."""
 
 
 def unwrap(field: bytes, key: bytes) -> bytes:
-    """The file's key, from WALHeader.encryption_key, a delimited WrappedKey.
+    """Unwrap the file's key from WALHeader.encryption_key, a delimited WrappedKey.
 
-    Raises WrongKeyError when `key` did not wrap it, ValueError when the field is none or wrapped in an unknown way.
+    Raises WrongKeyError if another key wrapped it, and ValueError if the field is not a WrappedKey or if the key is
+    wrapped in an unknown way.
     """
     status, size, start = protobuf.varint_at(np.frombuffer(field, np.uint8), 0, len(field))
     if status != OK or start + size != len(field):
@@ -41,7 +42,7 @@ def unwrap(field: bytes, key: bytes) -> bytes:
     if wrapped.HasField("hash"):
         try:
             digest = hashlib.new(wrapped.hash_algorithm.replace("-", ""), file_key).digest()
-        except (ValueError, TypeError):  # a name that is not UTF-8, or of a digest without a length of its own
+        except (ValueError, TypeError):  # the name is not UTF-8, or its digest has no fixed length
             raise ValueError(f"its key is hashed by {wrapped.hash_algorithm}, which is not known") from None
         if digest != wrapped.hash:
             raise WrongKeyError
@@ -51,5 +52,5 @@ def unwrap(field: bytes, key: bytes) -> bytes:
 
 
 def aes_blocks(key: bytes, blocks: memoryview) -> bytes:
-    """Each block of 16 bytes encrypted by AES."""
+    """Encrypt each 16-byte block with AES."""
     return Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(blocks)  # the counters of CTR
