@@ -1,7 +1,7 @@
-"""Numba kernels that lay cells into the data blocks of an HFile, and rows or columns into its bloom filter.
+"""Numba kernels that write cells to the data blocks of an HFile, and rows or columns to its bloom filter.
 
-A cell comes as in a WAL (`_cell_kernels`); in the file it is int32 klen | int32 vlen | key | value | uint16 tagslen
-| tags | vlong 0: always with a length of tags, and with the sequence number that a bulk load replaces.
+The input cells are as in a WAL (`_cell_kernels`). In the file a cell is int32 klen | int32 vlen | key | value | uint16
+tagslen | tags | vlong 0: the length of tags is always there, and a bulk load replaces the sequence number 0.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _DELETE_FAMILY_VERSION, _DELETE_COLUMN, _DELETE_FAMILY, _PUT = 10, 12, 14, 4
 
 @kernel()
 def lay_cells(buffer, positions, cell, out, at, block, block_bytes, chunk_bytes, blocks, stats):  # type: ignore[no-untyped-def]
-    """Lay cells from number `cell` on into `out` from `at` on.
+    """Lay the cells from number `cell` on into `out` from `at` on.
 
-    `block`: where the open block's header is to be, or -1. A block is closed after the cell that fills it: `blocks`
-    (int64[n, 2]) gets where it begins and where its cells end, after which there is room for its checksums.
+    `block`: where the open block's header belongs, or -1. The cell that fills a block closes it: `blocks`
+    (int64[n, 2]) gets where the block begins and where its cells end; room for its checksums follows them.
     Returns (status, next cell, at, block, number of closed blocks); FULL: `out` or `blocks` has no more room.
     """
     count = 0
@@ -64,7 +64,7 @@ def lay_cells(buffer, positions, cell, out, at, block, block_bytes, chunk_bytes,
         end = position + 12 + key_length
         timestamp = int64_at(buffer, end - 9)
         kind = buffer[end - 1]
-        # TimeRangeTracker: what covers older cells counts from 0 on, so that no reader skips the file.
+        # TimeRangeTracker: a marker that covers older cells starts the range at 0, so that no reader skips the file.
         covers = kind in (_DELETE_COLUMN, _DELETE_FAMILY)
         stats[LEAST_TIME] = min(stats[LEAST_TIME], np.int64(0) if covers else timestamp)
         stats[GREATEST_TIME] = max(stats[GREATEST_TIME], timestamp)
@@ -92,13 +92,13 @@ def lay_cells(buffer, positions, cell, out, at, block, block_bytes, chunk_bytes,
 
 @kernel()
 def _signed(value):  # type: ignore[no-untyped-def]
-    """A byte as Java has it, widened to 32 bits."""
+    """A byte sign-extended to 32 bits, as in Java."""
     return np.uint32(np.int32(np.int8(value)))
 
 
 @kernel()
 def murmur(data, at, size, seed):  # type: ignore[no-untyped-def]
-    """MurmurHash (2) as HBase has it: bytes of the tail are signed."""
+    """HBase's MurmurHash, which is MurmurHash2 with signed tail bytes."""
     m = np.uint32(0x5BD1E995)
     h = np.uint32(seed) ^ np.uint32(size)
     whole = size >> 2
@@ -145,7 +145,7 @@ def _set_bits(bits, data, at, size, hashes):  # type: ignore[no-untyped-def]
 
 @kernel()
 def bloom_key(buffer, position, columns, key):  # type: ignore[no-untyped-def]
-    """Write the key of a cell to `key`; return its length."""
+    """Write a cell's bloom filter key to `key`; return the key's length."""
     row = int16_at(buffer, position + 12)
     if not columns:
         copy_bytes(key, 0, buffer, position + 14, row)
@@ -165,11 +165,11 @@ def bloom_key(buffer, position, columns, key):  # type: ignore[no-untyped-def]
 
 @kernel()
 def add_keys(buffer, positions, cell, columns, bits, hashes, keys, most, last, last_length, key):  # type: ignore[no-untyped-def]
-    """Add the rows, or with `columns` rows and columns, of cells from number `cell` on to a chunk of a bloom filter.
+    """Add the rows (with `columns`: rows and columns) of the cells from number `cell` on to a bloom filter chunk.
 
-    `keys`: how many the chunk has, `most`: may have. `last` (uint8) and `last_length` (-1: none): the key added last.
-    Returns (next cell, keys, last_length, the cell that the chunk begins with if this call began it, or -1). Cells are
-    left over if the chunk is full, or `key` too short.
+    `keys`, `most`: how many keys the chunk has and may have. `last` (uint8), `last_length` (-1: none): the key added
+    last. Returns (next cell, keys, last_length, the chunk's first cell if this call added it, or -1). Cells are left
+    over if the chunk is full or `key` is too short.
     """
     first = -1
     while cell < len(positions):

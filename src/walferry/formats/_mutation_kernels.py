@@ -13,12 +13,12 @@ _PUT, _DELETE = 2, 3  # MutationProto.MutationType
 # Fields of protobuf messages: number << 3 | wire type.
 _ACTION, _MUTATION, _MUTATE_TYPE, _CELL_COUNT = 0x1A, 0x12, 0x10, 0x40
 MOST_FRAMING = 24
-"""bytes that an action takes beside its attributes"""
+"""bytes of an action besides its attributes"""
 
 
 @kernel()
 def cut_mutations(buffer, at, count, start, cells, deletes):  # type: ignore[no-untyped-def]
-    """Fill in where each mutation among `count` cells from `at` on begins, its cells and whether they are deletes.
+    """Cut the `count` cells from `at` on; fill in each mutation's start, number of cells and whether it is a delete.
 
     Returns (number of mutations, position after the last cell).
     """
@@ -38,7 +38,7 @@ def cut_mutations(buffer, at, count, start, cells, deletes):  # type: ignore[no-
 
 @kernel()
 def _row_before(buffer, position, keys, begin, end):  # type: ignore[no-untyped-def]
-    """Whether the row of the cell at a position is before keys[begin:end]."""
+    """Whether the row of the cell at `position` sorts before keys[begin:end]."""
     size = int16_at(buffer, position + 12)
     for i in range(min(size, end - begin)):
         ours, theirs = buffer[position + 14 + i], keys[begin + i]
@@ -49,7 +49,7 @@ def _row_before(buffer, position, keys, begin, end):  # type: ignore[no-untyped-
 
 @kernel()
 def find_rows(buffer, positions, keys, ends, found):  # type: ignore[no-untyped-def]
-    """For each cell's row the number of the last key that is not after it; key i is keys[ends[i - 1]:ends[i]]."""
+    """Fill in, for each cell's row, the number of the last key <= row; key i is keys[ends[i - 1]:ends[i]]."""
     for i in range(len(positions)):
         low, high = np.int64(0), np.int64(len(ends) - 1)
         while low < high:
@@ -82,7 +82,7 @@ def _put_varint(out, at, value):  # type: ignore[no-untyped-def]
 
 @kernel()
 def encode_actions(cells, deletes, picked, attributes, out):  # type: ignore[no-untyped-def]
-    """Write `RegionAction.action` of each picked mutation, all with the same encoded attributes; returns the bytes."""
+    """Write `RegionAction.action` of each picked mutation, all with the same encoded attributes; return the length."""
     at = np.int64(0)
     for i in picked:
         size = 2 + len(attributes) + 1 + _varint_size(cells[i])

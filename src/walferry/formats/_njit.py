@@ -1,4 +1,4 @@
-"""How kernels that allocate nothing are compiled, and how they copy."""
+"""The decorator of kernels that allocate nothing, and their memcpy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# Without numba's runtime, arrays are not reference-counted: with it, each call of a kernel by another one counts every
-# array up and down, which takes five times as long as the work on a small cell. Such a kernel cannot make an array.
+# Kernels compiled without numba's runtime do not count references, and cannot allocate arrays. With the runtime, each
+# call between kernels counts every array up and down, which takes five times as long as the work on a small cell.
 kernel = partial(njit, cache=True, nogil=True, _nrt=False)
 
 
 def _copy_bytes(context, to, to_at, source, at, size):  # type: ignore[no-untyped-def]
-    """to[to_at : to_at + size] = source[at : at + size], for arrays of uint8 that do not overlap there.
+    """to[to_at : to_at + size] = source[at : at + size], for uint8 ranges that do not overlap.
 
-    The C library's memcpy: a loop over bytes takes several times as long, on short names as on long values.
+    Calls the C library's memcpy: a loop over bytes takes several times as long, for short names and long values alike.
     """
     where = types.intp
 

@@ -1,7 +1,7 @@
-"""Numba kernels that put KeyValues into the order of a store (CellComparatorImpl): row, family, qualifier, newest
-timestamp first, greatest type first, and of equal ones the highest number first.
+"""Numba kernels that sort KeyValues in the order of a store (CellComparatorImpl): row, family, qualifier, newest
+timestamp first, greatest type first. Of cells with equal keys the one with the highest number comes first.
 
-Cells are named by the position of their int32 length (`_cell_kernels`) in one uint8 buffer.
+Kernels refer to a cell by the position of its int32 length (`_cell_kernels`) in one uint8 buffer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from walferry.formats._njit import kernel
 
 _PUT, _DELETE, _DELETE_FAMILY_VERSION, _DELETE_COLUMN, _DELETE_FAMILY = 4, 8, 10, 12, 14
 _SHORT_RUN = 24
-"""cells up to which inserting is faster than merging"""
+"""insertion sort is faster than merging up to this many cells"""
 
 
 @kernel()
@@ -32,7 +32,7 @@ def _compare_bytes(one, at, size, other, other_at, other_size):  # type: ignore[
 
 @kernel()
 def compare_keys(one, at, other, other_at):  # type: ignore[no-untyped-def]
-    """-1, 0 or 1: whether the cell at `at` comes before the other one, has the same key, or comes after it."""
+    """-1, 0 or 1: the cell at `at` comes before the other cell, has the same key, or comes after it."""
     row = int16_at(one, at + 12)
     other_row = int16_at(other, other_at + 12)
     found = _compare_bytes(one, at + 14, row, other, other_at + 14, other_row)
@@ -67,7 +67,7 @@ def compare_keys(one, at, other, other_at):  # type: ignore[no-untyped-def]
 
 @kernel()
 def _before(buffer, positions, numbers, a, b):  # type: ignore[no-untyped-def]
-    """Whether cell `a` comes before cell `b`; of cells with equal keys and numbers, the later one does."""
+    """Whether cell `a` sorts before cell `b`; of cells with equal keys and numbers, the later one sorts first."""
     found = compare_keys(buffer, positions[a], buffer, positions[b])
     if found != 0:
         return found < 0
@@ -78,7 +78,7 @@ def _before(buffer, positions, numbers, a, b):  # type: ignore[no-untyped-def]
 
 @kernel()
 def row_prefixes(buffer, positions, prefixes):  # type: ignore[no-untyped-def]
-    """Fill uint64[n] with the eight bytes of each row after those that all rows begin with, zeros after its end."""
+    """Fill uint64[n] with the eight bytes of each row after the prefix common to all rows, padded with zeros."""
     first = positions[0] + 14
     common = int16_at(buffer, positions[0] + 12)
     for n in range(1, len(positions)):
@@ -99,7 +99,7 @@ def row_prefixes(buffer, positions, prefixes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def sort_ties(buffer, positions, numbers, prefixes, order):  # type: ignore[no-untyped-def]
-    """Sort each run of cells with equal prefixes in `order`, which is sorted by them."""
+    """Sort each run of cells with equal prefixes in `order`, which is already sorted by prefix."""
     spare = np.empty(len(order), np.int64)
     begin = 0
     n = len(order)
@@ -115,7 +115,7 @@ def sort_ties(buffer, positions, numbers, prefixes, order):  # type: ignore[no-u
 
 @kernel()
 def _sort(buffer, positions, numbers, order, spare, begin, end):  # type: ignore[no-untyped-def]
-    """Merge sort from short runs on; what is in order already is only looked at."""
+    """Merge sort that starts from short runs; only compares runs that are already in order."""
     at = begin
     while at < end:
         stop = min(at + _SHORT_RUN, end)
@@ -153,7 +153,7 @@ def _sort(buffer, positions, numbers, order, spare, begin, end):  # type: ignore
 
 @kernel()
 def _same_key(buffer, at, other_at):  # type: ignore[no-untyped-def]
-    """Whether two cells have the same key. Looks at its end first: cells of one row begin alike."""
+    """Whether two cells have the same key. Compares from the end, since cells of one row begin alike."""
     size = int32_at(buffer, at + 4)
     if size != int32_at(buffer, other_at + 4):
         return False
@@ -165,14 +165,14 @@ def _same_key(buffer, at, other_at):  # type: ignore[no-untyped-def]
 
 @kernel()
 def mark_first(buffer, positions, first):  # type: ignore[no-untyped-def]
-    """Fill bool[n]: whether each cell has another key than the one before it."""
+    """Fill bool[n]: whether each cell's key differs from the previous cell's."""
     for i in range(len(positions)):
         first[i] = i == 0 or not _same_key(buffer, positions[i - 1], positions[i])
 
 
 @kernel()
 def rows_below(buffer, positions, row):  # type: ignore[no-untyped-def]
-    """How many of the cells, in order, are of rows below `row` (uint8[n])."""
+    """How many of the sorted cells have a row below `row` (uint8[n])."""
     low = 0
     high = len(positions)
     while low < high:
@@ -200,7 +200,7 @@ def find_families(buffer, positions, names, starts, found):  # type: ignore[no-u
 
 @kernel()
 def _row_and_family(buffer, position):  # type: ignore[no-untyped-def]
-    """Where a cell's row is, its length, and the length of its family."""
+    """Position and length of a cell's row, and the length of its family."""
     row = int16_at(buffer, position + 12)
     return position + 14, row, np.int64(buffer[position + 14 + row])
 
@@ -216,7 +216,7 @@ def _same_row_and_family(buffer, a, b):  # type: ignore[no-untyped-def]
 
 @kernel()
 def _same_column(buffer, a, b):  # type: ignore[no-untyped-def]
-    """Of two cells of one row and family."""
+    """Whether two cells of one row and family have the same qualifier."""
     _, row, family = _row_and_family(buffer, a)
     before = 15 + row + family
     size = int32_at(buffer, a + 4) - 12 - row - family
@@ -232,7 +232,7 @@ def _timestamp_and_type(buffer, position):  # type: ignore[no-untyped-def]
 
 @kernel()
 def _at_or_after(times, count, timestamp):  # type: ignore[no-untyped-def]
-    """How many of the first `count` times, the newest first, are at or after a timestamp."""
+    """How many of the first `count` times, sorted newest first, are at or after a timestamp."""
     low = 0
     high = count
     while low < high:
@@ -246,15 +246,15 @@ def _at_or_after(times, count, timestamp):  # type: ignore[no-untyped-def]
 
 @kernel()
 def mark_outranked(buffer, positions, numbers, outranked, room):  # type: ignore[no-untyped-def]
-    """Fill bool[n]: whether a settled cell replaces or deletes a cell that is not settled.
+    """Fill bool[n]: whether a settled cell replaces or deletes this unsettled cell.
 
-    Cells in order, equal ones too; the lowest bit of `numbers` is that of settled cells, the highest are the sequence
-    number. A settled cell replaces those of its key with lower numbers; a settled marker deletes puts with lower ones.
-    `room`: int64[4, n]. Markers come before what they delete: those of a family in its first column, those of a column
-    by their timestamps.
+    The cells are sorted; keys may repeat. The lowest bit of `numbers` marks settled cells, the high bits are the
+    sequence number. A settled cell replaces cells with its key and lower numbers; a settled marker deletes puts with
+    lower numbers. `room`: int64[4, n]. Markers sort before the cells they delete: a family's markers are in its first
+    column, and a column's markers come first by timestamp.
     """
-    times, highest = room[0], room[1]  # of DeleteFamily, the newest first, and the highest number up to each
-    version_times, version_numbers = room[2], room[3]  # of DeleteFamilyVersion, and the number of each
+    times, highest = room[0], room[1]  # of DeleteFamily: newest first, and the highest number so far
+    version_times, version_numbers = room[2], room[3]  # of DeleteFamilyVersion, with its number
     row = column = 0
     families = versions = 0
     of_column = of_version = np.int64(-1)  # the highest number of DeleteColumn so far, of Delete at `version_time`
@@ -277,7 +277,7 @@ def mark_outranked(buffer, positions, numbers, outranked, room):  # type: ignore
                 highest[families] = max(number, highest[families - 1]) if families > 0 else number
                 families += 1
             elif kind == _DELETE_FAMILY_VERSION and (versions == 0 or version_times[versions - 1] != timestamp):
-                version_times[versions] = timestamp  # of equal ones the first has the highest number
+                version_times[versions] = timestamp  # the first of equal keys has the highest number
                 version_numbers[versions] = number
                 versions += 1
             elif kind == _DELETE_COLUMN:
@@ -303,16 +303,16 @@ def mark_outranked(buffer, positions, numbers, outranked, room):  # type: ignore
 
 @kernel()
 def mark_stepped_over(buffer, positions, dropped, times):  # type: ignore[no-untyped-def]
-    """Fill bool[n]: puts that HBase's reader would show although a marker of their family covers them.
+    """Fill bool[n]: whether HBase's reader would show this put although a marker of its family covers it.
 
-    StoreScanner steps over the markers of a family when it skips from a newer put in the column without a name to the
-    next column, if the file has several blocks. Cells in order, of distinct keys; `times`: int64[n] of room. HBase
-    writes no such files: a flush leaves out what its markers cover.
+    In a file of several blocks, StoreScanner steps over the markers of a family when it skips from a newer put in the
+    column with the empty qualifier to the next column. The cells are sorted and have distinct keys; `times` is room,
+    int64[n]. HBase writes no such files: a flush leaves out the cells that its markers cover.
     """
     n = len(positions)
     row = 0
     newest = np.int64(-1)  # of DeleteFamily
-    versions = 0  # of DeleteFamilyVersion: how many `times`, the newest first
+    versions = 0  # of DeleteFamilyVersion: how many `times`, newest first
     for i in range(n):
         at = positions[i]
         if i == 0 or not _same_row_and_family(buffer, positions[row], at):

@@ -29,10 +29,10 @@ def varint_at(buffer, at, limit):  # type: ignore[no-untyped-def]
 
 @kernel()
 def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
-    """(status, field number, wire type, value or length, content start, position after) within a message.
+    """(status, field number, wire type, value or length, content start, position after) of the field at `at`.
 
-    For numbers the value is decoded; for bytes the content is `buffer[start:start + length]`. INCOMPLETE when
-    the field runs past the message.
+    A number's value is decoded; the content of bytes is `buffer[start:start + length]`. INCOMPLETE if the field runs
+    past `end`.
     """
     status, tag, at = varint_at(buffer, at, end)
     number = tag >> 3
@@ -63,7 +63,7 @@ def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
 
 @kernel()
 def holds_one_and_two(buffer, at, end, wire_of_one, wire_of_two):  # type: ignore[no-untyped-def]
-    """Whether a message is whole and has its fields 1 and 2: as UUID, FamilyScope and Attribute require."""
+    """Whether a message is whole and has fields 1 and 2, as UUID, FamilyScope and Attribute require."""
     one = False
     two = False
     while at < end:

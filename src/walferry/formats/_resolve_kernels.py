@@ -1,4 +1,4 @@
-"""Numba kernels: which cells of a raw scan are visible, and 128-bit hashes of cells."""
+"""Numba kernels: find the visible cells of a raw scan, and compute 128-bit hashes of cells."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NEVER = np.int64(np.iinfo(np.int64).min)
 
 @njit(cache=True, nogil=True)
 def same_row(buffer, row_start, row_length, a, b):  # type: ignore[no-untyped-def]
-    """Whether two cells, by their numbers, are of one row."""
+    """Whether the cells numbered `a` and `b` are of one row."""
     return same_bytes(buffer, row_start[a], row_length[a], row_start[b], row_length[b])
 
 
 @njit(cache=True, nogil=True)
 def ttl_of_tags(buffer, start, length):  # type: ignore[no-untyped-def]
-    """The first TTL tag's milliseconds, counted from the cell's timestamp; FOREVER without one."""
+    """The milliseconds in a cell's first TTL tag, counted from its timestamp; FOREVER without a TTL tag."""
     at = start
     end = start + length
     while at + 3 <= end:
@@ -35,13 +35,13 @@ def ttl_of_tags(buffer, start, length):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def is_older(timestamp, ttl, now):  # type: ignore[no-untyped-def]
-    """Whether timestamp + ttl < now, without overflow; a negative ttl has expired from the start."""
+    """Whether timestamp + ttl < now, without overflow; a negative ttl has always expired."""
     return ttl != FOREVER and timestamp < now - ttl if ttl >= 0 else True
 
 
 @njit(cache=True, nogil=True)
 def outlived(buffer, timestamp, tags_start, tags_length, now):  # type: ignore[no-untyped-def]
-    """Whether each cell is beyond the TTL in its own tags."""
+    """Whether each cell has passed the TTL in its own tags."""
     found = np.zeros(len(timestamp), np.bool_)
     for i in range(len(timestamp)):
         if tags_length[i] > 0:
@@ -51,7 +51,7 @@ def outlived(buffer, timestamp, tags_start, tags_length, now):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def expiries(buffer, timestamp, tags_start, tags_length):  # type: ignore[no-untyped-def]
-    """The first moment at which each cell is beyond the TTL in its own tags; FOREVER without one."""
+    """The first moment at which each cell has passed the TTL in its own tags; FOREVER without a TTL tag."""
     found = np.full(len(timestamp), FOREVER)
     for i in range(len(timestamp)):
         ttl = ttl_of_tags(buffer, tags_start[i], tags_length[i]) if tags_length[i] > 0 else FOREVER
@@ -64,7 +64,7 @@ def expiries(buffer, timestamp, tags_start, tags_length):  # type: ignore[no-unt
 
 @njit(cache=True, nogil=True)
 def holds(stamps, count, timestamp):  # type: ignore[no-untyped-def]
-    """Whether the timestamp is among the first `count` of `stamps`, which descend (binary search)."""
+    """Whether the timestamp is among the first `count` of `stamps`, which are in descending order (binary search)."""
     low = 0
     high = count
     while low < high:
@@ -78,7 +78,7 @@ def holds(stamps, count, timestamp):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def rules_of(buffer, start, length, names, name_offsets):  # type: ignore[no-untyped-def]
-    """The number of a family's rules, or -1."""
+    """The number of a family's rules, or -1 if it has none."""
     for r in range(len(name_offsets) - 1):
         if name_offsets[r + 1] - name_offsets[r] == length:
             alike = True
@@ -91,7 +91,7 @@ def rules_of(buffer, start, length, names, name_offsets):  # type: ignore[no-unt
 
 @njit(cache=True, nogil=True)
 def deleted_by(kind, timestamp, family_to, column_to, version):  # type: ignore[no-untyped-def]
-    """What is deleted after one more marker: the family and the column up to a timestamp, one version of the column."""
+    """(family_to, column_to, version) after one more marker: the deletes up to a timestamp, and the deleted version."""
     if kind == DELETE_FAMILY:
         return max(family_to, timestamp), column_to, version
     if kind == DELETE_COLUMN:
@@ -101,7 +101,7 @@ def deleted_by(kind, timestamp, family_to, column_to, version):  # type: ignore[
 
 @njit(cache=True, nogil=True)
 def fate_of_version(number, too_old, max_versions, min_versions):  # type: ignore[no-untyped-def]
-    """The fate of a column's version that no marker masks, numbered from 1, the newest."""
+    """The fate of a version that no marker masks; `number` counts a column's versions from 1, the newest."""
     if number > max_versions:
         return SURPLUS
     if too_old and number > min_versions:
@@ -118,8 +118,8 @@ def resolve(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """(fate of each cell, number of the first cell whose family has no rules, or -1).
 
-    The rules are NormalUserScanQueryMatcher's: ScanDeleteTracker and ScanWildcardColumnTracker over cells in HBase's
-    order, where at one timestamp a delete marker comes before the puts that it masks.
+    Follows NormalUserScanQueryMatcher: ScanDeleteTracker and ScanWildcardColumnTracker over cells in HBase's order. At
+    one timestamp, a delete marker comes before the puts that it masks.
     """
     n = len(timestamp)
     fates = np.empty(n, np.uint8)
@@ -224,7 +224,7 @@ def murmur3(buffer, start, length):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def digest_rows(buffer, position, row_start, row_length, value_start, value_length, tags_length, keep):  # type: ignore[no-untyped-def]
-    """For each row with a kept cell: (its first one, how many, low and high half of the sum of their hashes)."""
+    """For each row with a kept cell: (the first one, how many, low and high half of the sum of their hashes)."""
     n = len(position)
     first = np.empty(n, np.int64)
     cells = np.empty(n, np.int32)
@@ -254,7 +254,7 @@ def digest_rows(buffer, position, row_start, row_length, value_start, value_leng
 
 @njit(cache=True, nogil=True)
 def sum_rows(buffer, row_start, row_length, timestamp, keep):  # type: ignore[no-untyped-def]
-    """For each row with a kept cell: (its first one, how many, their least and their greatest timestamp)."""
+    """For each row with a kept cell: (the first one, how many, their least and their greatest timestamp)."""
     n = len(row_start)
     first = np.empty(n, np.int64)
     cells = np.empty(n, np.int64)
@@ -280,7 +280,7 @@ def sum_rows(buffer, row_start, row_length, timestamp, keep):  # type: ignore[no
 
 @njit(cache=True, nogil=True)
 def hash_keys(buffer, position, value_start, cells):  # type: ignore[no-untyped-def]
-    """uint64[n, 2]: the halves of the hash of each numbered cell's key (row, family, qualifier, timestamp, type)."""
+    """uint64[n, 2]: both halves of the hash of each listed cell's key (row, family, qualifier, timestamp, type)."""
     hashes = np.empty((len(cells), 2), np.uint64)
     for i in range(len(cells)):
         start = position[cells[i]] + 12
@@ -290,7 +290,7 @@ def hash_keys(buffer, position, value_start, cells):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def sum_128(low, high):  # type: ignore[no-untyped-def]
-    """(low, high) halves of the sum modulo 2**128 of numbers given in halves."""
+    """(low, high) halves of the sum modulo 2**128 of numbers given as halves."""
     total_low = np.uint64(0)
     total_high = np.uint64(0)
     for i in range(len(low)):

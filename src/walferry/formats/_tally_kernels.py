@@ -1,4 +1,4 @@
-"""Numba kernel that counts what WAL entries hold, without an index of their cells."""
+"""Numba kernel that counts the cells of WAL entries by kind, without an index of the cells."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MARKERS = 128
 """kinds of marker, by number (`markers.Marker`)"""
 
 BUCKET = 4
-"""puts that are remembered for one hash"""
+"""how many puts a bucket remembers"""
 
 _PRIME = np.uint64(0x100000001B3)
 _BASIS = np.uint64(0xCBF29CE484222325)
@@ -42,9 +42,8 @@ def tally(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Add n entries to `counts` (int64[groups, COUNTS]) and `markers` (int64[groups, MARKERS]).
 
-    `group` is each entry's row there, `table` (uint64) tells its table from others. `seen` (uint64, a power of two of
-    zeros at first) remembers the puts that were seen, each in the bucket that its hash
-    names.
+    `group` is each entry's row in both arrays, `table` (uint64) identifies its table. `seen` (uint64, initially zeros,
+    its length a power of two) remembers puts by hash, each in the bucket that the hash selects.
     """
     mask = np.uint64(len(seen) - 1)
     for i in range(len(start)):
@@ -80,7 +79,7 @@ def tally(  # type: ignore[no-untyped-def]
                 for b in range(place, place + BUCKET):
                     found = found or seen[b] == digest
                 row[TIES] += found
-                if not found:  # the oldest one goes
+                if not found:  # drops the bucket's oldest put
                     for b in range(place + BUCKET - 1, place, -1):
                         seen[b] = seen[b - 1]
                     seen[place] = digest

@@ -1,4 +1,4 @@
-"""Numba kernels around libraries that decompress: many small values in one call, or with one check."""
+"""Numba kernels around decompression libraries: they prepare many small values for one call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from walferry.formats._njit import copy_bytes, kernel
 
 STARTS, SIZES, PLACES, LENGTHS = range(4)
-"""rows of `values`, int64[4, n]: where compressed values are in `raw`, and where they belong in `out`"""
+"""rows of `values`, int64[4, n]: where compressed values are in `raw`, and their places in `out`"""
 
 ZSTD_MAGIC = 0x28B52FFD
 RLE_BLOCK = 1
@@ -23,7 +23,7 @@ def uint32_at(buffer, at):  # type: ignore[no-untyped-def]
 
 @kernel()
 def put_values(plain, values, out):  # type: ignore[no-untyped-def]
-    """Copy the plain values, one after the other in `plain`, to their places."""
+    """Copy the plain values, concatenated in `plain`, to their places in `out`."""
     at = np.int64(0)
     for i in range(values.shape[1]):
         copy_bytes(out, values[PLACES, i], plain, at, values[LENGTHS, i])
@@ -32,10 +32,10 @@ def put_values(plain, values, out):  # type: ignore[no-untyped-def]
 
 @kernel()
 def zstd_content_size(raw, at, end):  # type: ignore[no-untyped-def]
-    """How many bytes the ZSTD frame in `raw[at:end]` makes, by its header (RFC 8878, 3.1.1.1).
+    """The plain size of the ZSTD frame in `raw[at:end]`, from its header (RFC 8878, 3.1.1.1).
 
-    -1 when it does not say, or when those bytes are not exactly one frame: in one stream of many values' frames, what
-    follows one, or what it lacks, would be taken for the next one's.
+    -1 if the header has no size, or if the bytes are not exactly one frame. When frames of many values are concatenated
+    to one stream, extra or missing bytes of one frame would spoil the next.
     """
     if at + 6 > end or uint32_at(raw, at) != ZSTD_MAGIC:
         return np.int64(-1)
@@ -56,7 +56,7 @@ def zstd_content_size(raw, at, end):  # type: ignore[no-untyped-def]
 
 @kernel()
 def zstd_blocks_end(raw, at, end):  # type: ignore[no-untyped-def]
-    """The position after the last of the blocks at `at`, by their headers (RFC 8878, 3.1.1.2); past `end` if none."""
+    """The end of the last block from `at` on, from the block headers (RFC 8878, 3.1.1.2); past `end` if none."""
     while at + 3 <= end:
         head = np.int64(raw[at]) | np.int64(raw[at + 1]) << 8 | np.int64(raw[at + 2]) << 16
         at += 4 if (head >> 1) & 3 == RLE_BLOCK else 3 + (head >> 3)
@@ -67,9 +67,9 @@ def zstd_blocks_end(raw, at, end):  # type: ignore[no-untyped-def]
 
 @kernel()
 def gather_zstd(raw, values, frames):  # type: ignore[no-untyped-def]
-    """Copy the ZSTD frames of all values to `frames`, if each says that it makes what its block lacks.
+    """Copy the ZSTD frames of all values to `frames`, if each frame's header states the size that its value needs.
 
-    Returns how many bytes were copied, or -1: one of them must be looked at by itself.
+    Returns how many bytes were copied, or -1: one of the values must be decompressed separately.
     """
     filled = np.int64(0)
     for i in range(values.shape[1]):

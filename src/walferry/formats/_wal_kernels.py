@@ -1,8 +1,8 @@
 """Numba kernels over WAL entries: a delimited protobuf WALKey, then `following_kv_count` cells.
 
-Field numbers and wire types are those of HBase's WAL.proto; unknown fields are skipped by wire type, as protobuf does.
-Everything is checked against the bytes before `limit` as early as possible, so that a damaged length seldom makes a
-reader wait for bytes that never come.
+Field numbers and wire types are from HBase's WAL.proto; unknown fields are skipped by wire type, as protobuf does. The
+kernels check everything before `limit` as early as possible, so that a damaged length seldom makes a reader wait for
+bytes that never come.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ ENTRY_FIELDS = 15
 
 @kernel()
 def is_whole(buffer, number, content, end):  # type: ignore[no-untyped-def]
-    """Whether a field of a WALKey has what its message requires: cluster ids, scopes and attributes are messages."""
+    """Whether a WALKey's field has its message's required fields; cluster ids, scopes and attributes are messages."""
     if number == 5 or number == 8:
         return holds_one_and_two(buffer, content, end, VARINT, VARINT)
     if number == 6:
@@ -81,7 +81,7 @@ def is_whole(buffer, number, content, end):  # type: ignore[no-untyped-def]
 
 @kernel()
 def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
-    """Read the delimited WALKey at `at` into column `i` of `fields`; return (status, position of what is wrong)."""
+    """Read the delimited WALKey at `at` into column `i` of `fields`; return (status, end or position of the error)."""
     status, size, key = varint_at(buffer, at, limit)
     if status != OK:
         return status, at
@@ -102,7 +102,7 @@ def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
         field_start = position
         status, number, wire, value, content, position = field_at(buffer, field_start, visible)
         if status == INCOMPLETE:
-            # A field that runs past the key is damaged; one that only runs past the limit may still arrive.
+            # A field that runs past the key is damaged. If it only runs past the limit, its rest may still arrive.
             if visible == end or (wire == BYTES and content > field_start and value > end - content):
                 return BAD_KEY_FIELD, field_start
             return INCOMPLETE, field_start
@@ -143,7 +143,7 @@ def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
 
 @kernel()
 def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
-    """Read the entry at `at` into column `i` of `fields`; return (status, after it or position of what is wrong)."""
+    """Read the entry at `at` into column `i` of `fields`; return (status, its end or position of the error)."""
     status, cell = scan_key(buffer, at, limit, fields, i)
     if status != OK:
         return status, cell
@@ -168,7 +168,7 @@ def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
 
 @kernel()
 def starts_mutation(buffer, before, cell):  # type: ignore[no-untyped-def]
-    """Whether row or type change between two checked cells: then a new Put or Delete begins."""
+    """Whether a new Put or Delete begins at `cell`: its row or type differs from the previous checked cell's."""
     type_before = buffer[before + 12 + int32_at(buffer, before + 4) - 1]
     if type_before != buffer[cell + 12 + int32_at(buffer, cell + 4) - 1]:
         return True
@@ -179,7 +179,7 @@ def starts_mutation(buffer, before, cell):  # type: ignore[no-untyped-def]
 def scan_entries(buffer, start, limit, fields):  # type: ignore[no-untyped-def]
     """Read entries from `start` on into int64[ENTRY_FIELDS, n].
 
-    Returns (status, number of whole entries, position after the last of them, position of what is wrong).
+    Returns (status, number of whole entries, position after the last of them, position of the error).
     """
     at = start
     count = 0
