@@ -1,7 +1,7 @@
 """The audit trail's hash chain: hash = sha256(hash of the previous line + "\\n" + canonical JSON of the line).
 
-The first line follows 64 zeros. A line that was changed, removed, reordered or inserted breaks the chain at its place.
-If lines are cut off the end, the chain stays valid; only a head kept elsewhere reveals it.
+The first line follows 64 zeros. Changing, removing, reordering or inserting a line breaks the chain at that place.
+Cutting lines off the end leaves the chain valid; only a head kept elsewhere reveals the cut.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def append(connection: Connection, table: Table, line: AuditLine) -> AuditHead:
 
 
 def verify(lines: Iterable[dict[str, object]], expected: AuditHead | None) -> None:
-    """Verify the whole trail (column values by sequence). Raises WalferryError that names the first wrong line."""
+    """Verify the whole trail, column values by sequence. Raises WalferryError that names the first wrong line."""
     before = START
     met = expected is None or expected == START
     for columns in lines:
@@ -54,7 +54,7 @@ def verify(lines: Iterable[dict[str, object]], expected: AuditHead | None) -> No
 
 
 def _line_hash(before: str, columns: dict[str, object]) -> str:
-    # `inputs` is hashed as the stored text: the hash does not depend on a JSON parser.
+    # Hashes the stored text of `inputs`, so the hash does not depend on a JSON parser.
     body = to_json({name: value for name, value in columns.items() if name != "hash"})
     return hashlib.sha256(f"{before}\n{body}".encode()).hexdigest()
 

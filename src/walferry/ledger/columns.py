@@ -1,4 +1,4 @@
-"""The ledger's rows as column values, and back; a field's type decides how, and its metadata may name the column."""
+"""Converts the ledger's rows to column values and back, by field type; a field's metadata may name its column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENUMS: Mapping[Any, type[StrEnum]] = {"RefusalKind": RefusalKind, "GapKind": Ga
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """Canonical JSON: sorted keys, no whitespace, raw bytes as hex, other types that JSON lacks as text."""
+    """Canonical JSON: sorted keys, no whitespace, bytes as hex, other types that JSON lacks as text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_plain)
 
 
@@ -25,7 +25,7 @@ def _plain(value: Any) -> str:
 
 
 def to_columns(item: Any) -> dict[str, Any]:
-    """A dataclass as column values: bytes become hex, mappings canonical JSON, sets of words one text."""
+    """A dataclass as column values: bytes become hex, mappings canonical JSON, a set of words one text."""
     columns = {}
     for spec in fields(item):
         value = getattr(item, spec.name)

@@ -1,4 +1,4 @@
-"""The leases on target tables that one run took."""
+"""The leases that one run took on target tables."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class FollowedTwiceError(UsageError):
 
 
 class Leases:
-    """The leases on target tables that one run took."""
+    """The leases that one run took on target tables."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
 
     def newest(self, resource: str) -> int:
-        """The highest number that any run's lease on `resource` had; 0 before the first."""
+        """The highest fencing number of any run's lease on `resource`; 0 before the first lease."""
         leases = self._store.table("leases")
         with self._store.database.read() as connection:
             query = select(func.max(leases.c.fencing_number)).where(leases.c.resource == resource)
             return int(connection.execute(query).scalar_one() or 0)
 
     def outdated(self, connection: Connection, numbers: Mapping[str, int]) -> str | None:
-        """The first of these resources on which some run took a lease with a higher number; None when there is none."""
+        """The first resource on which some run took a lease with a number higher than in `numbers`; None if none."""
         leases = self._store.table("leases")
         query = select(leases.c.resource, func.max(leases.c.fencing_number)).group_by(leases.c.resource)
         newest = dict(connection.execute(query.where(leases.c.resource.in_(numbers))).all())
         return next((resource for resource, number in numbers.items() if newest.get(resource, 0) > number), None)
 
     def require_alone(self, resources: Iterable[str]) -> None:
-        """Raise FollowedTwiceError when another unfinished run also follows a log into one of these target tables.
+        """Raise FollowedTwiceError if another unfinished run also applies a growing log to one of these target tables.
 
         The order of the two runs' edits would be unknown (R3), whichever run holds the lease.
         """
@@ -52,8 +52,9 @@ class Leases:
                 self._require_alone(connection, resource)
 
     def take(self, resource: str, holder: str, fencing_number: int) -> None:
-        """Record that `holder` has the lease on `resource`. Raises WalferryError unless its number is the highest so
-        far, and FollowedTwiceError as `require_alone`. Recording one's own newest lease again changes nothing.
+        """Record that `holder` has the lease on `resource`. Recording the same newest lease again changes nothing.
+
+        Raises WalferryError unless `fencing_number` is the highest so far, and FollowedTwiceError as `require_alone`.
         """
         leases = self._store.table("leases")
         with self._store.database.write() as connection:

@@ -1,9 +1,9 @@
-"""`Ledger`: what was done to which bytes. `Ledger.of(run_id)` is one run's part of it, by sections.
+"""`Ledger`: the record of what was done to which bytes. `Ledger.of(run_id)` is one run's part of it, by sections.
 
-Every change is one transaction, which also writes the audit line about it. Writers take turns (see `database`), so a
-method may read, decide and write without another writer in between.
-Errors: UsageError when the user must decide (another run is unfinished, a name is unknown), WalferryError when a rule
-of the ledger would be broken (a state would move backwards), TransientError when the database does not answer.
+Every change is one transaction, which also writes its audit line. Writers take turns (see `database`), so no other
+writer can act while a method reads, decides and writes.
+Errors: UsageError when the user must decide (another run is unfinished, a name is unknown), WalferryError when a call
+would break a rule of the ledger (move a state backwards), TransientError when the database does not answer.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class RunLedger:
 
     @property
     def record(self) -> RunRecord:
-        """The run itself, as recorded now. Raises UsageError when there is none."""
+        """The run's own record, as of now. Raises UsageError if there is no such run."""
         with self._store.database.read() as connection:
             return self._store.run(connection, self.run_id)
 
     def require_running(self) -> None:
-        """Raise UsageError when the run has ended, or when there is none."""
+        """Raise UsageError if the run has ended or does not exist."""
         with self._store.database.read() as connection:
             self._store.unfinished(connection, self.run_id)
 
@@ -95,7 +95,7 @@ class RunLedger:
             return fetch(connection, AuditLine, table, table.c.run_id == self.run_id, order=(table.c.sequence,))
 
     def audit_page(self, count: int, skip: int = 0) -> tuple[int, list[AuditLine]]:
-        """The number of the run's audit lines, and `count` of them, newest first, without the `skip` newest."""
+        """The number of the run's audit lines, and the `count` newest ones after skipping `skip`, newest first."""
         table = self._store.table("audit")
         of_run = table.c.run_id == self.run_id
         page = select(table).where(of_run).order_by(table.c.sequence.desc()).limit(count).offset(skip)
@@ -117,9 +117,9 @@ class Ledger:
         """Open, create or migrate the ledger at `url`; `actor` (default: the OS user) signs the audit lines.
 
         `url` is sqlite:////path or postgresql+psycopg2://…; `process.open_ledger` takes it from the environment.
-        Readers open it without `create`: then nothing is created or migrated. Raises UsageError for a schema newer than
-        this walferry, for a ledger from before 0.1.0, for a URL of another kind and, without `create`, when there is no
-        ledger with this schema.
+        Readers pass `create=False`, which creates and migrates nothing. Raises UsageError for a schema newer than this
+        walferry, for a ledger from before 0.1.0, for a URL of another kind and, without `create`, if there is no ledger
+        with this schema.
         """
         return cls(Store(Database(url, create=create), actor or user_name()))
 
@@ -148,8 +148,8 @@ class Ledger:
         """The unfinished run of that name if owner, kind and spec are the same, otherwise a new run.
 
         `gaps` covers the tables in `spec["tables"]` ("ns:table", or {"source": "ns:table", …}).
-        Raises UsageError when the unfinished run has another owner, kind or spec, unless it has got no further than a
-        failed plan: then it is ended.
+        Raises UsageError if the unfinished run has another owner, kind or spec. But if a failed plan is all
+        that this run has done, it is ended and a new run opened.
         """
         runs = self._store.table("runs")
         with self._store.database.write() as connection:
@@ -187,12 +187,12 @@ class Ledger:
         return run
 
     def run(self, run_id: str) -> RunRecord:
-        """The run of that id. Raises UsageError when there is none."""
+        """The run with that id. Raises UsageError if there is none."""
         with self._store.database.read() as connection:
             return self._store.run(connection, run_id)
 
     def find(self, name_or_run_id: str) -> RunRecord:
-        """The run of that id, or the newest of that name. Raises UsageError when there is none."""
+        """The run with that id, or the newest run with that name. Raises UsageError if there is none."""
         runs = self.runs()
         found = [run for run in runs if run.run_id == name_or_run_id] or [
             run for run in runs if run.name == name_or_run_id
@@ -211,7 +211,7 @@ class Ledger:
             return fetch(connection, RunRecord, runs, order=order)
 
     def adopt_run(self, run_id: str, owner: str, actor: str) -> RunRecord:
-        """Hand an unfinished run over to another owner. Raises UsageError when it has ended."""
+        """Hand an unfinished run over to another owner. Raises UsageError if the run has ended."""
         with self._store.database.write() as connection:
             run = self._store.unfinished(connection, run_id)
             if run.owner != owner:
@@ -220,7 +220,7 @@ class Ledger:
         return replace(run, owner=owner)
 
     def set_paused(self, run_id: str, paused: bool, actor: str, reason: str = "") -> RunRecord:
-        """Ask an unfinished run to pause or continue. Raises UsageError when it has ended."""
+        """Ask an unfinished run to pause or continue. Raises UsageError if the run has ended."""
         with self._store.database.write() as connection:
             run = self._store.unfinished(connection, run_id)
             if run.paused != paused:
@@ -239,8 +239,8 @@ class Ledger:
             return fetch(connection, Lease, leases, *conditions, order=(leases.c.resource, leases.c.fencing_number))
 
     def files_between(self, run_ids: Collection[str], first: int, end: int) -> list[RecordedFile]:
-        """Files seen by any of the runs, with numbers (creation times in ms) in [first, end); each name once, with its
-        largest known length."""
+        """WAL files that any of the runs saw, with numbers (creation times in ms) in [first, end). Each name appears
+        once, with its largest known length."""
         wal_files = self._store.table("wal_files")
         known: dict[str, RecordedFile] = {}
         with self._store.database.read() as connection:
@@ -264,14 +264,14 @@ class Ledger:
             return fetch(connection, AuditLine, table, order=(table.c.sequence,))
 
     def audit_head(self) -> AuditHead:
-        """The newest audit line; keep a copy where nobody who can change the ledger can change it."""
+        """The newest audit line. Keep a copy out of reach of everyone who can change the ledger."""
         with self._store.database.read() as connection:
             return chain.head(connection, self._store.table("audit"))
 
     def verify_audit(self, expected: AuditHead | None = None) -> None:
         """Verify the chain. Raises WalferryError that names the first line that was changed, removed or moved.
 
-        Lines cut off the end are detected only with `expected`, a head noted earlier.
+        Only `expected`, a head noted earlier, reveals lines cut off the end.
         """
         table = self._store.table("audit")
         with self._store.database.read() as connection:
@@ -293,7 +293,7 @@ def end_run(store: Store, run_id: str, state: RunState, actor: str, outcome: str
 def _end(store: Store, connection: Connection, run: RunRecord, state: RunState, actor: str, outcome: str) -> RunRecord:
     ended = replace(run, state=state, outcome=outcome, ended_ms=now_ms())
     _update_run(store, connection, run.run_id, state=state, outcome=outcome, ended_ms=ended.ended_ms)
-    for name in ("pieces", "batches"):  # nobody continues them
+    for name in ("pieces", "batches"):  # no run will continue them
         table = store.table(name)
         connection.execute(delete(table).where(table.c.run_id == run.run_id))
     store.note(connection, "end run", run.run_id, {"state": state}, outcome, actor)
@@ -301,7 +301,7 @@ def _end(store: Store, connection: Connection, run: RunRecord, state: RunState, 
 
 
 def _only_planned(store: Store, connection: Connection, run_id: str) -> bool:
-    """Whether a failed plan is all that a run has done."""
+    """Whether a run has done nothing but a failed plan."""
     phases = store.table("phases")
     return [(p.phase, p.state) for p in fetch(connection, PhaseRecord, phases, phases.c.run_id == run_id)] == [
         ("plan", "failed")
@@ -318,14 +318,15 @@ CHANGEABLE = ("source_requests", "throttle", "spot_check", "follow")
 
 
 def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
-    """The rest of it; of a pair, which has no end, only its clusters, by whatever Thrift server they are asked."""
+    """The unchangeable part of a spec, as JSON. A pair has no end, so only its clusters are fixed, without their Thrift
+    servers."""
     if kind == "pair":
         return to_json({key: _without_thrift(spec.get(key)) for key in ("source", "target")})
     return to_json({key: value for key, value in spec.items() if key not in CHANGEABLE})
 
 
 def _without_thrift(cluster: Any) -> Any:
-    """A cluster of a spec without the address of its Thrift server."""
+    """A spec's cluster without the address of its Thrift server."""
     if not isinstance(cluster, Mapping):
         return cluster
     return {key: value for key, value in cluster.items() if key != "thrift"}
@@ -355,7 +356,7 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
 
 
 def _source_tables(tables: Iterable[str | Mapping[str, str]]) -> list[str]:
-    """The source tables by name, as the WAL names them: without the namespace `default`."""
+    """The sorted names of the source tables, as in the WAL: without the namespace `default`."""
     names = (table if isinstance(table, str) else table["source"] for table in tables)
     return sorted({name.removeprefix("default:") for name in names})
 

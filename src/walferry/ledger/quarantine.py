@@ -29,8 +29,10 @@ class Quarantine:
         holds: Callable[[Sequence[int]], Sequence[Hold]] = lambda ids: (),
         fence: Change = lambda connection: None,
     ) -> list[int]:
-        """Record items with their bytes, and the regions that are `holds` because of them, by their ids. Returns these
-        in order. An item that is known keeps its id and state. Raises what `fence` does."""
+        """Record items with their bytes, and the holds that `holds` makes from their ids; return the ids in order.
+
+        An item that is already recorded keeps its id and state. Raises what `fence` raises.
+        """
         with self._store.database.write() as connection:
             fence(connection)
             return self.put_in(connection, items, holds)
@@ -41,7 +43,7 @@ class Quarantine:
         items: Sequence[QuarantineItem],
         holds: Callable[[Sequence[int]], Sequence[Hold]] = lambda ids: (),
     ) -> list[int]:
-        """`put` in the transaction of something else, whose fence it has."""
+        """Like `put`, within a transaction of the caller, who has checked the fence."""
         table = self._store.table("quarantine")
         ids: list[int] = []
         self._store.run(connection, self._run_id)
@@ -76,8 +78,8 @@ class Quarantine:
     def release(self, quarantine_id: int, resolution: Resolution, reason: str, actor: str) -> Quarantined:
         """Record an operator's decision about an item; its regions stay held until `drop_holds`.
 
-        Repeating the same decision changes nothing. Raises UsageError for an unknown item, an empty reason, an unknown
-        resolution, and an item already released in another way.
+        Repeating a decision changes nothing. Raises UsageError for an unknown item, an empty reason, an unknown
+        resolution, and an item that was already released with another resolution.
         """
         if resolution not in get_args(Resolution):
             raise UsageError(f"resolution {resolution!r} is not one of {', '.join(get_args(Resolution))}")
@@ -111,7 +113,7 @@ class Quarantine:
         return item
 
     def hold(self, holds: Sequence[Hold], fence: Change = lambda connection: None) -> None:
-        """Hold regions because of a quarantined item; repeating a hold changes nothing. Raises what `fence` does."""
+        """Hold regions because of a quarantined item; repeating a hold changes nothing. Raises what `fence` raises."""
         with self._store.database.write() as connection:
             fence(connection)
             self._hold(connection, holds)
@@ -122,8 +124,8 @@ class Quarantine:
             return self._holds(connection)
 
     def drop_holds(self, quarantine_id: int, fence: Change = lambda connection: None) -> None:
-        """Record that everything held for a released item was applied. Raises WalferryError while the item is held, and
-        what `fence` does."""
+        """Record that all edits held for a released item were applied. Raises WalferryError while the item is held, and
+        what `fence` raises."""
         table, quarantine = self._store.table("held_regions"), self._store.table("quarantine")
         after = (table.c.run_id == self._run_id, table.c.quarantine_id == quarantine_id)
         with self._store.database.write() as connection:

@@ -1,4 +1,4 @@
-"""What the ledger's sections share: the open database, the actor of audit lines, and access to a run's row."""
+"""Shared by the ledger's sections: the open database, the actor of audit lines, and access to a run's row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = 500
 
 @dataclass(frozen=True)
 class Store:
-    """The open database, and the `actor` of audit lines unless a call names another."""
+    """The open database, and the `actor` of audit lines whose call names no other."""
 
     database: Database
     actor: str
@@ -31,7 +31,7 @@ class Store:
         return self.database.tables[name]
 
     def run(self, connection: Connection, run_id: str) -> RunRecord:
-        """The run of that id. Raises UsageError when there is none."""
+        """The run with that id. Raises UsageError if there is none."""
         runs = self.table("runs")
         found = fetch(connection, RunRecord, runs, runs.c.run_id == run_id)
         if not found:
@@ -39,7 +39,7 @@ class Store:
         return found[0]
 
     def unfinished(self, connection: Connection, run_id: str) -> RunRecord:
-        """The run of that id. Raises UsageError when there is none, or when it has ended."""
+        """The run with that id. Raises UsageError if there is none or if it has ended."""
         run = self.run(connection, run_id)
         if run.state != "running":
             why = f"{run.state}: {run.outcome}" if run.outcome else run.state
@@ -73,6 +73,6 @@ def fetch(
 
 
 def chunks(names: Iterable[str]) -> Iterator[list[str]]:
-    """Names in the order of an index, as many at a time as one statement takes."""
+    """Sorted names in lists short enough for one statement."""
     ordered = sorted(set(names))
     return (ordered[i : i + NAMES] for i in range(0, len(ordered), NAMES))

@@ -30,8 +30,8 @@ _WEBHDFS_SCHEMES = {"webhdfs": "http", "swebhdfs": "https"}
 
 
 def __getattr__(name: str) -> Any:
-    """`WebHdfs` when it is first wanted: its libraries take a tenth of a second, which `wal cat` of a local file need
-    not wait for."""
+    """Import `WebHdfs` on first use: its libraries take a tenth of a second, which `wal cat` of a local file should not
+    wait for."""
     if name != "WebHdfs":
         raise AttributeError(name)
     from walferry.storage.webhdfs import WebHdfs
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
 
 
 def open_hdfs(webhdfs: str, user: str, name_node: str | None = None, meter: Meter | None = None) -> WebHdfs:
-    """The HDFS at a name node's HTTP address; with `name_node`, its data nodes are asked for files directly."""
+    """The HDFS at a name node's HTTP address; with `name_node`, files come directly from the data nodes."""
     if name_node is None:
         from walferry.storage.webhdfs import WebHdfs
 
@@ -53,9 +53,9 @@ def open_hdfs(webhdfs: str, user: str, name_node: str | None = None, meter: Mete
 def open_file_system(url: str, *, user: str | None = None, webhdfs: str | None = None) -> tuple[FileSystem, str]:
     """The file system that a URL names, and the path on it.
 
-    "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path. With `webhdfs`, the
-    name node's HTTP address (or several ones, separated by ";"), also "hdfs://host:port/path", whose data nodes are
-    asked for files directly, and a path alone, which is then on that HDFS.
+    Accepts "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path. `webhdfs` is
+    the name node's HTTP address, or several separated by ";". With it, a path without a scheme is on that HDFS, and
+    "hdfs://host:port/path" is accepted too: such files come directly from the data nodes.
     Raises UsageError for any other scheme, and for hdfs without `webhdfs`.
     """
     if webhdfs is not None and "://" not in url:

@@ -1,7 +1,7 @@
-"""HDFS whose data nodes are asked for the bytes of files directly (`hdfs-native`), and WebHDFS for everything else.
+"""HDFS that reads and writes files directly at the data nodes (`hdfs-native`), and uses WebHDFS for everything else.
 
-A byte then costs a data node much less. Where it does not work, WebHDFS takes over, and the log says why: servers out
-of reach, a file in an encryption zone, a second user in one process.
+Direct access costs a data node much less per byte. Where it fails, WebHDFS takes over, and the log says why: servers
+out of reach, a file in an encryption zone, a second user in one process.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from walferry.load import Meter, Service
 from walferry.storage.webhdfs import WebHdfs
 
 CHUNK_BYTES = 1 << 19
-"""at a time from data node to data node: it stays in the processor's cache"""
+"""moved at a time between data nodes; fits the processor's cache"""
 REST_SECONDS = 300.0
-"""without another attempt, after one that failed"""
+"""how long to use WebHDFS after a direct attempt failed"""
 END_SECONDS = 10.0
-"""for a file whose writing failed: it is closed when the chunk that a data node has not taken has failed, too"""
+"""how long closing a file may take after a write failed; the close waits until the pending chunk has failed, too"""
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _ERRORS = (OSError, RuntimeError)
-"""what the library raises; a time-out is an OSError, too"""
+"""the library's errors; a time-out is an OSError, too"""
 _REFUSAL = re.compile(r'RPCError\("(?:[\w$]+[.$])*(\w+)", "((?:[^"\\]|\\.)*)')
-"""the name node's exception and its message, as the library quotes them"""
+"""matches the name node's exception and message, as the library quotes them"""
 _user: list[str] = []
 """of this process, for name nodes without Kerberos"""
 
 
 class DirectHdfs(WebHdfs):
-    """The HDFS at `url`, as `WebHdfs`, whose files are read from and written to its data nodes.
+    """The HDFS at `url`, like `WebHdfs`, but reads and writes files directly at its data nodes.
 
-    `name_node` is its "hdfs://host:port", or "hdfs://name" where the files in HADOOP_CONF_DIR explain the name. Without
-    Kerberos the library takes its user from the process: of several in one process, the first one's files go directly.
+    `name_node` is its "hdfs://host:port", or "hdfs://name" if the files in HADOOP_CONF_DIR define the name. Without
+    Kerberos the library has one user per process: only the first user's files go directly.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class DirectHdfs(WebHdfs):
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
-        """Create the file and its parent folders. Not repeated: only the caller can produce the chunks again."""
+        """Create the file and its parent folders. Never retries: only the caller can produce the chunks again."""
         gathered = _gathered(chunks)
         first = next(gathered)
         chunks = chain([first], gathered)
         options = hdfs_native.WriteOptions(block_size=block_size, overwrite=overwrite, create_parent=True)
-        # The library waits for the end of each file as long as small ones take to be written.
+        # Small files go through WebHDFS: the library's wait at the end of a file takes as long as writing a small one.
         small = len(first) < CHUNK_BYTES
         writer = None if small else self._opened("write", path, lambda client: client.create(path, options))
         if writer is None:
@@ -80,7 +80,7 @@ class DirectHdfs(WebHdfs):
                 with self._told("write", path):
                     writing.begun(partial(writer.write, chunk)).result(self._timeout_s)
         except BaseException:
-            # Its lease would be renewed as long as this process lives.
+            # Otherwise the library renews the file's lease as long as this process lives.
             with suppress(*_ERRORS):
                 writing.begun(writer.close).result(END_SECONDS)
             raise
@@ -91,7 +91,7 @@ class DirectHdfs(WebHdfs):
             writing.end()
 
     def _open(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
-        """What the name node lists, from the data nodes; then what follows, which is not listed yet, from WebHDFS."""
+        """Read the listed length from the data nodes, then the bytes past it, which are not listed yet, by WebHDFS."""
         reader = self._opened("read", path, lambda client: client.read(path))
         if reader is not None:
             listed = len(reader)
@@ -106,7 +106,7 @@ class DirectHdfs(WebHdfs):
                         at += len(chunk)
                         yield chunk
                 except _ERRORS as error:
-                    # A data node does not wait for minutes for a reader that pauses, and another one may have the rest.
+                    # A data node drops a reader that pauses for minutes, and another data node may serve the rest.
                     asking = at > begin and not isinstance(error, TimeoutError)
                     if asking:
                         _log.info("%s is read on from byte %d: %s", path, at, _first_line(error))
@@ -118,7 +118,7 @@ class DirectHdfs(WebHdfs):
             yield from super()._open(path, offset, length)
 
     def _chunks(self, reader: hdfs_native.FileReader, offset: int, end: int) -> Iterator[bytes]:
-        """These bytes: the first ones by a request of their own, what follows by one request, read a chunk ahead."""
+        """The bytes [offset, end): one request for the first chunk, another for the rest, which reads a chunk ahead."""
         first = min(CHUNK_BYTES, end - offset)
         yield self._within_time(partial(reader.read_range, offset, first))
         offset += first
@@ -136,7 +136,8 @@ class DirectHdfs(WebHdfs):
             reading.end()
 
     def _opened(self, operation: str, path: str, opening: Callable[[hdfs_native.Client], _T]) -> _T | None:
-        """What `opening` returns; None if WebHDFS must do it. Raises TransientError if the file may be created yet."""
+        """What `opening` returns; None if WebHDFS must take over. Raises TransientError if the name node may still
+        create the file."""
         client = self._usable()
         if client is None:
             return None
@@ -150,18 +151,18 @@ class DirectHdfs(WebHdfs):
             raise FileExistsError(f"{path} already exists on {self.url}") from None
         except TimeoutError as error:
             self._rest(f"{operation} {path}", error)
-            if operation == "write":  # it may be created yet: beside WebHDFS, which would find it there
+            if operation == "write":  # the name node may still create the file, and WebHDFS would then find it there
                 facts = {"operation": operation, "path": path, "url": self.url}
                 raise TransientError(f"HDFS at {self._name_node} did not create {path} in time", **facts) from error
             return None
         except _ERRORS as error:
-            # What the name node refuses, it refuses through WebHDFS too, which tells why.
+            # If the name node refused, it also refuses through WebHDFS, whose error has the reason.
             if _REFUSAL.search(str(error)) is None:
                 self._rest(f"{operation} {path}", error)
             return None
 
     def _usable(self) -> hdfs_native.Client | None:
-        """The client, if it can be used now."""
+        """The library's client; None if direct access is not possible now."""
         with self._lock:
             if time.monotonic() < self._rest_until:
                 return None
@@ -176,7 +177,7 @@ class DirectHdfs(WebHdfs):
         if not _is_user(self.user):
             raise RuntimeError(f"this process already is {_user[0]} to HDFS, and {self.user} besides")
         client = hdfs_native.Client(self._name_node)
-        # Both must be the same HDFS: what one writes, the other one is asked about.
+        # Both must be the same HDFS: WebHDFS looks up the files that the library writes.
         directly = self._within_time(partial(client.get_file_info, "/")).modification_time
         root = self.status("/")
         if root is None or root.modified_ms != directly:
@@ -184,7 +185,7 @@ class DirectHdfs(WebHdfs):
         return client
 
     def _within_time(self, work: Callable[[], _T]) -> _T:
-        """The library itself waits for ever for a server that hangs."""
+        """Bound the wait for `work`: the library itself waits forever for a hanging server."""
         return begun(work, "HDFS").result(self._timeout_s)
 
     def _rest(self, purpose: str, error: BaseException) -> None:
@@ -210,7 +211,7 @@ class DirectHdfs(WebHdfs):
 
 
 def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in chunks of CHUNK_BYTES or more: each costs a thread, and a block of an HFile has 64 KB."""
+    """Join chunks to at least CHUNK_BYTES: each chunk costs a thread, and a block of an HFile has only 64 KB."""
     held: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -223,10 +224,10 @@ def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _is_user(user: str) -> bool:
-    """Make it the user of this process, unless there is another one already."""
+    """Make `user` the user of this process, unless another one already is; return whether `user` now is."""
     if not _user:
         _user.append(user)
-        # For the library alone: `os.environ`, which child processes are given, stays as it is.
+        # Only the library sees this: `os.environ`, which child processes inherit, stays unchanged.
         os.putenv("HADOOP_USER_NAME", user)
     return _user[0] == user
 

@@ -1,4 +1,4 @@
-"""What walferry needs of a file system, and the errors that every implementation raises."""
+"""The file system operations that walferry uses, and the errors that every implementation raises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from walferry.errors import WalferryError
 
 
 class PermissionDeniedError(WalferryError):
-    """The user may not do that: facts `path`, `user`."""
+    """The user lacks permission for the operation: facts `path`, `user`."""
 
 
 class QuotaExceededError(WalferryError):
@@ -21,8 +21,8 @@ class QuotaExceededError(WalferryError):
 class FileStatus:
     """One file or folder as the file system lists it.
 
-    `length` is in bytes; for an open HDFS file it counts finished blocks only, so it is often 0 while
-    `FileSystem.read` returns data. `modified_ms` is milliseconds since the epoch.
+    `length` is in bytes; for an open HDFS file it counts finished blocks only, so it is often 0 although
+    `FileSystem.read` returns data. `modified_ms` is in milliseconds since the epoch.
     """
 
     path: str
@@ -41,8 +41,8 @@ class FileStatus:
 class FileSystem(Protocol):
     """Files by absolute path.
 
-    Every method raises FileNotFoundError for a missing path (unless it says otherwise),
-    PermissionDeniedError, QuotaExceededError, and TransientError for what may pass by itself.
+    Every method raises FileNotFoundError for a missing path (unless its docstring says otherwise),
+    PermissionDeniedError, QuotaExceededError, and TransientError for failures that may pass.
     """
 
     def list(self, path: str) -> list[FileStatus]:
@@ -56,15 +56,15 @@ class FileSystem(Protocol):
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Stream the bytes from `offset`, in chunks of at most 4 MiB, to the real end of the file.
 
-        The real end of a file that is still being written lies past its listed length. An offset at
-        or past the end yields nothing. The file is opened when the first chunk is asked for.
+        The real end of a file that is still being written lies past its listed length. An offset at or past the end
+        yields nothing. The file is opened when the caller takes the first chunk.
         """
         ...
 
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
-        """Create the file and its parent folders. Raises FileExistsError when it exists, unless `overwrite`.
+        """Create the file and its parent folders. Without `overwrite`, raises FileExistsError if the file exists.
 
         After an error the file may exist, whole or in part.
         """
@@ -75,24 +75,23 @@ class FileSystem(Protocol):
         ...
 
     def delete(self, path: str, recursive: bool = False) -> bool:
-        """Delete a file, or a folder with `recursive`; False when it did not exist."""
+        """Delete a file, or with `recursive` a folder; False if the path did not exist."""
         ...
 
     def mkdirs(self, path: str, permission: int | None = None) -> None:
-        """Create a folder and its parents; no error when it exists.
+        """Create a folder and its parents; no error if the folder exists.
 
-        `permission`: what others may do in the folder itself, such as 0o711, whatever the umask; it is set also when
-        the folder exists.
+        `permission`: the folder's own mode, such as 0o711, regardless of the umask; also set on an existing folder.
         """
         ...
 
     def checksum(self, path: str) -> str | None:
-        """The file system's own checksum as "algorithm:hex"; None where it has none.
+        """The file system's own checksum as "algorithm:hex"; None if the file system keeps none.
 
         Comparable only between file systems of one kind, with equal block and chunk sizes.
         """
         ...
 
     def close(self) -> None:
-        """Close idle connections; whatever is asked later opens new ones."""
+        """Close idle connections; later calls open new ones."""
         ...

@@ -21,13 +21,13 @@ from walferry.storage.filesystem import FileStatus, PermissionDeniedError, Quota
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 4
 CONNECTIONS = 64
-"""kept open to each of as many servers, if so many threads asked it at once: in the write stop the rows of four tables
-are read by eight threads each, and others follow the log. A smaller pool drops the rest, and warns each time."""
+"""the size of each server's connection pool, and the number of pools. During the write stop, eight threads read each of
+four tables, and others follow the log; a smaller pool drops the extra connections, with a warning each."""
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-# RemoteException names (org.apache.hadoop...) by what they mean for the caller.
+# RemoteException names (org.apache.hadoop...), grouped by their meaning for the caller.
 _MISSING = {"FileNotFoundException"}
 _DENIED = {"AccessControlException", "SecurityException"}
 _QUOTA = {"QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceededException"}
@@ -39,7 +39,7 @@ _TRANSIENT = {
     "ConnectException",
     "SocketTimeoutException",
     "EOFException",
-    # Of a log whose server and data node died together, until its lease is recovered; or of a data node that is down.
+    # A log whose server and data node died together, until HDFS recovers its lease; or a data node that is down.
     "CannotObtainBlockLengthException",
     "BlockMissingException",
     "RecoveryInProgressException",
@@ -56,8 +56,8 @@ _PAST_END = re.compile(r"Cannot seek after EOF")
 class WebHdfs:
     """The HDFS at a name node's HTTP address; see `walferry.storage.FileSystem`.
 
-    `url` is "http://host:port", or several separated by ";" for highly available name nodes. Requests that are safe
-    to repeat are tried up to ATTEMPTS times, each failure logged; every wait for the network ends after `timeout_s`
+    `url` is "http://host:port", or several separated by ";" for highly available name nodes. A request that is safe to
+    repeat gets up to ATTEMPTS attempts, and each failure is logged. Every wait for the network ends after `timeout_s`
     seconds.
     """
 
@@ -88,7 +88,7 @@ class WebHdfs:
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Stream the bytes from `offset` to the real end, also of a file that is still being written.
 
-        After a broken connection it continues past the last byte yielded, until ATTEMPTS in a row made no progress.
+        After a broken connection, continues after the last yielded byte, until ATTEMPTS in a row make no progress.
         """
         done = 0
         failures = 0
@@ -110,14 +110,14 @@ class WebHdfs:
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
-        """Create the file and its parent folders. Not repeated: only the caller can produce the chunks again."""
+        """Create the file and its parent folders. Never retries: only the caller can produce the chunks again."""
         with self._translated("write", path):
             # An empty chunk would end the HTTP request's body.
             body = (chunk for chunk in chunks if chunk)
             self._client.write(path, data=body, overwrite=overwrite, blocksize=block_size)
 
     def rename(self, source: str, destination: str) -> None:
-        """Rename a file or folder. After a broken connection the outcome is looked up before trying again."""
+        """Rename a file or folder. After a broken connection, looks up the outcome before trying again."""
         if self.status(destination) is not None:
             raise FileExistsError(f"{destination} already exists on {self.url}; {source} was not renamed")
 
@@ -172,7 +172,7 @@ class WebHdfs:
                     return
                 if after is None or skip:
                     raise
-                # Only the data node knows the real end of an open file: start at the last listed byte.
+                # Only a data node knows the real end of an open file: start at the last listed byte.
                 skip = offset - (int(after[1]) - 1)
         with response, self._translated("read", path):
             for chunk in response.iter_content(CHUNK_BYTES):
@@ -235,12 +235,12 @@ class WebHdfs:
             message = f"quota exceeded on {self.url}: {operation} of {path}; raise it or free space ({text})"
             return QuotaExceededError(message, **facts)
         message = f"WebHDFS at {self.url} refused {operation} of {path}: {name or 'no reason given'}: {text}"
-        # Without a name the answer was not WebHDFS's own: a proxy or a server that is starting or stopping.
+        # An answer without an exception name is not WebHDFS's: a proxy, or a server that is starting or stopping.
         return (TransientError if name is None or name in _TRANSIENT else WalferryError)(message, **facts)
 
 
 class _MeteredSession(requests.Session):
-    """Counts what goes to the name nodes; they redirect to data nodes, which are not counted."""
+    """Counts the requests to the name nodes, not the redirected ones to data nodes."""
 
     def __init__(self, name_nodes: Iterable[str], meter: Meter) -> None:
         super().__init__()
@@ -270,7 +270,7 @@ def _log_attempt(state: tenacity.RetryCallState) -> None:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error, its cause, that one's cause, and so on."""
+    """The error and the chain of its causes."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
