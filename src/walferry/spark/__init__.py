@@ -1,1 +1,1 @@
-"""Only what is Spark: the session, work fanned out to executors, and the data source `hbase_wal`."""
+"""Everything that depends on Spark: the session, fanning work out to executors, and the data sources."""

@@ -1,5 +1,5 @@
-"""`python -m walferry.spark`: `pack FILE`, what Spark's executors need of this environment; `archive`, Spark's classes
-as a file that the JVM maps."""
+"""`python -m walferry.spark`: `pack FILE` packs what Spark's executors need of this environment; `archive` archives
+Spark's classes in a file that the JVM maps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ PYTHON = Path(sys.executable).resolve()
 NOT_RUN = {".h", ".c", ".pxd", ".pyx", ".pyi"}
 
 ENVIRONMENTS = "WALFERRY_ENVIRONMENTS"
-"""environment variable of the workers: folder of the unpacked packages; default: `walferry-<uid>` in the temp folder"""
+"""the workers' environment variable for the folder of the unpacked packages; default: `walferry-<uid>` in the temp
+folder"""
 
 _LAUNCHER = """#!/bin/sh
 bin="${0%%/*}"
@@ -103,10 +104,10 @@ def archive_command() -> None:
 def pack(file: Path, python: Path = PYTHON) -> None:
     """Write the archive. It does not contain Python: each worker needs the same version, at the path `python`.
 
-    PySpark, which the workers have, and whatever only drivers need are left out. The packages are one file in the
-    archive, which `bin/python` unpacks once per machine: Spark would do so for the driver and each executor of every
-    app. It is a zip file because Spark keeps neither executable bits nor links of a tar file. Raises UsageError for a
-    file of another name.
+    Leaves out PySpark, which the workers have, and whatever only drivers need. The packages are one file inside the
+    archive, and `bin/python` unpacks it once per machine; Spark would unpack it for the driver and each executor of
+    every app. The archive is a zip file because Spark keeps neither the executable bits nor the links of a tar file.
+    Raises UsageError if `file` has another suffix.
     """
     if file.suffix != ".zip":
         raise UsageError(f"{file}: name it *.zip; Spark loses the executable bits of other archives")
@@ -138,25 +139,25 @@ def _pack_packages(file: Path, python: Path) -> None:
             if path.suffix == ".py":
                 times[name] = path.stat().st_mtime_ns
         configuration = f"home = {python.parent}\ninclude-system-site-packages = false\n"
-        # ZipInfo: without the current time, so that equal packages have equal digests.
+        # A plain ZipInfo has no current time, so that equal packages have equal digests.
         archive.writestr(zipfile.ZipInfo("pyvenv.cfg"), configuration)
         archive.writestr(zipfile.ZipInfo("times.json"), json.dumps(times))
 
 
 def contents() -> Iterator[tuple[Path, str]]:
-    """The files to pack, with their paths in site-packages, except libraries' tests and C sources."""
+    """The files to pack with their paths in site-packages, without libraries' tests and C sources."""
     for name in sorted(dependencies("walferry")):
         for path, inside in files_of(name):
             if "tests" not in Path(inside).parts and path.suffix not in NOT_RUN:
                 yield path, inside
     sources = [Path(str(module.__file__)).parent for module in (pyspark_hbase_wal, pyspark_hbase_snapshot)]
     for folder in (Path(__file__).parents[1], *sources):
-        # Not from the distribution's file list: a checkout has none. Numba's cache beside the sources is included.
+        # A checkout's distribution has no file list, so list the folder. Includes numba's cache beside the sources.
         yield from ((path, f"{folder.name}/{path.relative_to(folder)}") for path in folder.rglob("*") if path.is_file())
 
 
 def dependencies(name: str) -> set[str]:
-    """The distributions that one requires, directly or not, without its extras and without itself."""
+    """The distributions that `name` requires, directly or indirectly, without its extras and itself."""
     found: set[str] = set()
     todo = [name]
     while todo:

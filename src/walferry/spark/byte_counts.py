@@ -1,8 +1,8 @@
-"""How many bytes each work item of a job has read so far, reported to the driver while its tasks are running.
+"""Counts the bytes that each work item of a job has read, and reports them to the driver while the job's tasks run.
 
-Spark reports a task's counts only when it ends, and one task may read a whole WAL group. So a worker sends its count to
-the driver in a datagram, once a second. The counts are only for the log's progress lines: a lost or blocked datagram
-does no harm.
+Spark reports a task's counts only at the task's end, and one task may read a whole WAL group. So each worker sends its
+count to the driver in a datagram, once a second. The counts are only for progress lines in the log: a lost or blocked
+datagram does no harm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COUNT = struct.Struct(">16sIQ")
 
 @dataclass(frozen=True)
 class CountReceiver:
-    """Where a job's counts go: the driver's address, and the job's secret. Sent to the executors."""
+    """The driver's address for a job's counts, and the job's secret. Sent to the executors."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class CountReceiver:
 
 @contextmanager
 def collecting(host: str) -> Iterator[tuple[CountReceiver, dict[int, int]]]:
-    """Collect counts on an address of this host; the dict maps an item's number to its bytes, once it reported any."""
+    """Collect counts on an address of this host. The dict maps an item's number to its bytes, once it has reported."""
     family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
     counts: dict[int, int] = {}
     with socket.socket(family, kind) as receiver:
@@ -85,7 +85,7 @@ class _ItemCount:
                 self._socket.connect(where)
             self._socket.send(count)
         except OSError:
-            pass  # the driver shows fewer bytes
+            pass  # the driver just shows fewer bytes
 
     def close(self) -> None:
         if self._socket is not None:
@@ -97,12 +97,12 @@ class _Current(threading.local):
 
 
 _current = _Current()
-"""what counts the bytes of the item that this thread works on"""
+"""counts the bytes of the item that this thread works on"""
 
 
 @contextmanager
 def counting(collector: CountReceiver | None, item: int) -> Iterator[None]:
-    """Make `count_bytes` in this thread count for this item; without a collector nothing is counted."""
+    """Make `count_bytes` in this thread count for `item`; without a collector it counts nothing."""
     count = None if collector is None else _ItemCount(collector, item)
     _current.add = None if count is None else count.add
     try:
@@ -116,7 +116,7 @@ def counting(collector: CountReceiver | None, item: int) -> Iterator[None]:
 
 @contextmanager
 def counting_here(counts: dict[int, int], item: int) -> Iterator[None]:
-    """Make `count_bytes` in this thread add to the item's count in the driver itself."""
+    """Make `count_bytes` in this thread add to the item's count directly, in the driver's process."""
 
     def add(size: int) -> None:
         counts[item] = counts.get(item, 0) + size
@@ -129,6 +129,6 @@ def counting_here(counts: dict[int, int], item: int) -> Iterator[None]:
 
 
 def count_bytes(size: int) -> None:
-    """Add to the bytes that the current item has read."""
+    """Add `size` to the bytes that the current item has read."""
     if _current.add is not None:
         _current.add(size)

@@ -1,7 +1,7 @@
-"""Spark's classes as the JVM maps them from a file, instead of loading and checking 20,000 of them at each start.
+"""An archive of Spark's classes, which the JVM maps instead of loading and verifying 20,000 classes at each start.
 
-Java's class-data sharing (`-XX:SharedArchiveFile`). An archive fits one JVM and one set of jars: with any other the JVM
-leaves it aside.
+This is Java's class-data sharing (`-XX:SharedArchiveFile`). An archive fits one JVM and one set of jars; a JVM ignores
+an archive that does not fit.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ spark.sparkContext.runJob(done, list, [0])
 spark.sparkContext.parallelize([1, 2], 2).map(lambda number: number + 1).collect()
 spark.stop()
 """
-"""what walferry's jobs use of Spark"""
+"""a program that uses the same parts of Spark as walferry's jobs"""
 
 
 def archive() -> Path:
-    """Where the archive for this Python's Spark and today's `java` is, or would be: beside Spark's jars."""
+    """The path of the archive for this Python's Spark and the current `java`, beside Spark's jars; it may not exist."""
     java = Path(shutil.which("java", path=_java_folder()) or "java").resolve()
     jars = Path(pyspark.__file__).parent / "jars"
     known = [pyspark.__version__, str(jars), str(java), *(str(path.stat().st_mtime_ns) for path in (java, jars))]
@@ -65,17 +65,17 @@ def archive() -> Path:
 
 
 def jvm_options() -> list[str]:
-    """The options of a JVM that uses the archive, if there is one."""
+    """The JVM options to use the archive; none if there is no archive."""
     try:
         path = archive()
-    except OSError:  # no java: Spark will say so
+    except OSError:  # no java: Spark will report it
         return []
-    # A JVM that cannot use it would say so on stdout.
+    # Logging is off because a JVM that cannot use the archive warns on stdout.
     return [f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if path.exists() else []
 
 
 def make() -> Path:
-    """Make the archive, unless it is there: half a minute, 160 MB. Raises WalferryError if Spark does not start."""
+    """Create the archive unless it exists: half a minute, 160 MB. Raises WalferryError if Spark does not start."""
     path = archive()
     if path.exists():
         return path
@@ -86,7 +86,7 @@ def make() -> Path:
         program.write_text(_WORK)
         command = [sys.executable, str(program), f"-XX:ArchiveClassesAtExit={unfinished}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        # A JVM writes its classes when it ends, and one that is given half an archive crashes.
+        # A JVM writes its classes when it exits, and a JVM that maps half an archive crashes.
         whole = done.returncode == 0 and unfinished.exists() and _starts(unfinished)
         if not whole:
             raise WalferryError(f"Spark's classes could not be archived: {done.stderr.strip()[-2000:]}")

@@ -1,4 +1,4 @@
-"""The executors' clients, one per cluster and process: Spark reuses its Python workers, and so the connections."""
+"""The executors' clients, one per cluster and process. Spark reuses its Python workers and thus their connections."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from walferry.wal.copies import with_copies
 
 @made_once
 def shared_client(address: ClusterAddress) -> HBaseClient:
-    """The client of this process for a cluster."""
+    """This process's client for a cluster."""
     return HBaseClient(address)
 
 
 @made_once
 def shared_files(address: ClusterAddress) -> FileSystem:
-    """The file system of a cluster, with the copies of its WALs."""
+    """This process's file system for a cluster, including the copies of its WALs."""
     if address.webhdfs is None:
         raise ValueError(f"the address of the cluster at {address.zookeeper} names no WebHDFS")
     files = open_hdfs(address.webhdfs, address.user, address.name_node, address.meter())
@@ -27,5 +27,5 @@ def shared_files(address: ClusterAddress) -> FileSystem:
 
 
 def workers(spark: SparkSession | None) -> int:
-    """How many tasks, each in a process with clients of its own, run at once; without Spark there is this one."""
+    """How many tasks run at once, each in a process with clients of its own; without Spark only this process."""
     return spark.sparkContext.defaultParallelism if spark is not None else 1

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 10.0
 AT_ONCE_HERE = 2
-"""of what a process does without Spark: it has one interpreter, and the memory of one worker for each"""
+"""items that a process works on at once without Spark: it has one interpreter, and one worker's memory for each item"""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,14 +41,13 @@ def fan_out(
 ) -> list[Result]:
     """Apply `work` to every item in the executors. Returns the results of all items, in item order.
 
-    Without a session it is done here, `AT_ONCE_HERE` items at a time: for what is small.
+    Without a session, this process does small work itself, `AT_ONCE_HERE` items at a time.
 
-    Results are for reports (counts, positions, reasons), never for data: they are collected on the driver.
-    A WalferryError raised by `work` is raised here unchanged; the results of other items are then lost. Losses of
-    Spark's own raise the errors of `job`.
+    Results are for reports (counts, positions, reasons), never for data: the driver collects them.
+    A WalferryError raised by `work` is raised here unchanged; the results of other items are then lost. If Spark loses
+    a worker or its JVM, the errors of `job` are raised.
     `tasks`: number of Spark tasks, by default one per item; a task takes neighbouring items. `what` names the job in
-    the log. With `sizes`, the bytes of each item, progress is logged in bytes, as far as `work` counts them
-    (`count_bytes`).
+    the log. With `sizes`, the bytes of each item, progress is logged in the bytes that `work` counts (`count_bytes`).
     """
     if not items:
         return []
@@ -104,7 +103,7 @@ def _here(
             yield progress_line(what, counts, sizes, time.monotonic() - started)
 
     with _telling(progress):
-        # In no pool: before a process ends, it does all that still waits in one, after Ctrl-C too.
+        # No thread pool: before exiting, even after Ctrl-C, a process finishes all work that waits in a pool.
         at_work = [begun(some, what) for _ in range(min(AT_ONCE_HERE, len(items)))]
         try:
             errors = [error for one in at_work if (error := one.exception()) is not None]
@@ -121,11 +120,11 @@ def _here(
 def job(
     spark: SparkSession, what: str, counts: Mapping[int, int] | None = None, sizes: Sequence[int] = ()
 ) -> Iterator[None]:
-    """Surrounds the driver's wait for a job: logs progress, and makes losses of Spark's own transient errors.
+    """Surround the driver's wait for a job: log progress, and turn Spark's own losses into transient errors.
 
-    Progress is in bytes read (`counts`) of all bytes (`sizes`), or without sizes in Spark tasks.
-    Raises WorkerLostError when an executor or a Python worker of the job was lost, SparkGoneError when the JVM of this
-    process was. Every other error is raised unchanged, above all the PythonException for what a function raised.
+    Progress is in bytes read (`counts`) of all bytes (`sizes`), or in Spark tasks without sizes.
+    Raises WorkerLostError if the job lost an executor or a Python worker, and SparkGoneError if this process lost its
+    JVM. Passes on every other error, above all PythonException, which wraps an error from a function.
     """
     started = time.monotonic()
     group = f"walferry {uuid4().hex}"
@@ -133,14 +132,14 @@ def job(
         _telling(lambda: _progress(spark, group, what, counts or {}, sizes, time.monotonic() - started)),
         losses(what),
     ):
-        # Tells this thread's jobs from others that run at the same time; Spark's page shows `what`.
+        # Separates this thread's jobs from others that run at the same time; Spark's page shows `what`.
         spark.sparkContext.setJobGroup(group, what)
         yield
 
 
 @contextmanager
 def losses(what: str) -> Iterator[None]:
-    """Makes losses of Spark's own transient errors, as `job` does: for work that asks the JVM for more than jobs."""
+    """Turn Spark's own losses into transient errors, like `job`, for work that asks the JVM for more than jobs."""
     try:
         yield
     except (Py4JError, OSError) as error:
@@ -151,14 +150,14 @@ def losses(what: str) -> Iterator[None]:
 
 
 def cancel_jobs(spark: SparkSession) -> None:
-    """Cancel all jobs. If the JVM has ended there is none, and the error that led here says so."""
+    """Cancel all jobs. Does nothing if the JVM has ended: the error that led here says so."""
     with suppress(Py4JError, OSError):
         spark.sparkContext.cancelAllJobs()
 
 
 @contextmanager
 def _telling(progress: Callable[[], Iterable[str]]) -> Iterator[None]:
-    """Log the lines of progress every few seconds."""
+    """Log progress every few seconds."""
 
     def log_progress(ended: threading.Event) -> None:
         while not ended.wait(PROGRESS_SECONDS):
@@ -166,14 +165,14 @@ def _telling(progress: Callable[[], Iterable[str]]) -> Iterator[None]:
                 for line in progress():
                     log.info("%s", line)
             except (Py4JError, OSError):
-                return  # the JVM has ended, as the job itself will report
+                return  # the JVM has ended; the job itself will report it
 
     with beside(log_progress, "progress"):
         yield
 
 
 class WorkerLostError(TransientError):
-    """A Spark job failed because an executor or a Python worker was killed, or lost with its machine; fact `job`."""
+    """A Spark job failed because an executor or a Python worker was killed, or its machine was lost; fact `job`."""
 
 
 class SparkGoneError(TransientError):
@@ -189,17 +188,17 @@ _WORKER_LOST = (
     # a stage whose output was lost with an executor (`spark.stage.maxConsecutiveAttempts`)
     "failed the maximum allowable number of times",
 )
-"""in the DAGScheduler's message about a failed job"""
+"""parts of the DAGScheduler's message about a failed job"""
 _SPARK_GONE = ("SparkContext was shut down", "stopped SparkContext")
 
 
 def _loss(what: str, error: Exception) -> TransientError | None:
-    """Our error for a loss of Spark's own; None for any other failure.
+    """Our error if Spark lost a worker or the JVM; None for any other failure.
 
-    Errors raised by a function never get here: PySpark makes them a PythonException.
+    Errors raised by a function never get here: PySpark wraps them in a PythonException.
     """
     if isinstance(error, Py4JJavaError):
-        # The first line: stack traces follow, which may contain anything.
+        # Take only the first line: the stack traces after it may contain anything.
         reason = str(error.java_exception.getMessage()).partition("\n")[0]
         if any(mark in reason for mark in _WORKER_LOST):
             newest = reason.rpartition("most recent failure: ")[2].partition(". Consider setting")[0]
@@ -234,7 +233,7 @@ def _progress(
 
 
 def progress_line(what: str, counts: Mapping[int, int], sizes: Sequence[int], elapsed: float) -> str:
-    """Bytes done of all bytes, in gh-ost's format; no item counts for more than its size."""
+    """The progress in bytes, in gh-ost's format; no item counts for more than its size."""
     total = sum(sizes)
     done = sum(min(counts.get(number, 0), size) for number, size in enumerate(sizes))
     eta = f"{elapsed / done * (total - done):.0f}s" if done else "N/A"

@@ -1,4 +1,4 @@
-"""Requests that Spark's workers send to the clusters, handed over to the driver's counts when a task ends."""
+"""Adds the requests that Spark's workers send to the clusters to the driver's counts when a task ends."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _accumulator(context: SparkContext) -> Accumulator[load.Counts]:
 def handing_over(
     spark: SparkSession, work: Callable[[Iterator[Given]], Iterator[Yielded]]
 ) -> Callable[[Iterable[Given]], Iterator[Yielded]]:
-    """The same work on a partition; its requests are added to the driver's counts when its task ends, and what it logs
-    has its time, as what a command logs."""
+    """Wrap the work on a partition: when its task ends, add its requests to the driver's counts. Its log lines have a
+    time, like a command's."""
     accumulator = _accumulator(spark.sparkContext)
 
     def run(partition: Iterable[Given]) -> Iterator[Yielded]:
-        # What a worker warns of appears between the lines of a command, which have a time.
+        # A worker's warnings appear between a command's log lines, which have a time.
         logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
         try:
             yield from work(iter(partition))

@@ -30,10 +30,10 @@ from walferry.wal.keys import KEY_VARIABLES
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 BATCH_BYTES = 16 << 20
-"""of records handed to a Python worker at a time, or a single larger one"""
+"""of records in one batch for a Python worker; a larger record makes a batch of its own"""
 
 _JVM = (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", "-XX:TieredStopAtLevel=1")
-"""It moves bytes between Python's workers: a better compiler costs seconds at each start, and gains little later."""
+"""The JVM only moves bytes between Python workers: a better compiler costs seconds at each start and gains little."""
 
 _WATCHER = """
 if read -r java; then
@@ -44,33 +44,35 @@ else
 fi
 rm -rf "$1"
 """
-"""Reads the JVM's pid, and a line when its parent exits normally; when the parent is killed, the pipe is closed."""
+"""Reads the JVM's pid from its parent. Then it reads a line if the parent exits normally, or the end of the pipe if the
+parent is killed."""
 
 START_GRACE_S = 15.0
-"""A JVM that was starting when its Python process was killed has no pid here. It ends by itself within this time."""
+"""If the Python process is killed while its JVM starts, the watcher does not get the pid; the JVM then ends by itself
+within this time."""
 
 REDACTED = "(?i)secret|password|token|access[.]?key|wal_key"
-"""names and values of settings that Spark's page and event log do not show: Spark's own, and the keys of encrypted WALs
+"""settings that Spark's page and event log hide, by name and value: Spark's own default, and keys of encrypted WALs
 that somebody sets in `spark.executorEnv`"""
 
 
 def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     """Start (or join) a Spark session; `local[*]` unless spark-submit or SPARK_MASTER says otherwise.
 
-    `jvm`: more options of the JVM, if this process starts it.
+    `jvm`: more JVM options, used only if this process starts the JVM.
 
-    The executors run the interpreter of this process. Filter pushdown into Python sources stays off: in Spark 4.2 and
-    4.3 it leaks filters between queries over one DataFrame. Speculation stays off too: a second copy of a task would
-    send older edits beside newer ones. So would tasks that outlive their stage when Spark restarts it after losing an
-    executor: such a job fails instead, and its round is repeated under a new lease.
+    The executors run this process's interpreter. Filter pushdown into Python sources stays off: in Spark 4.2 and 4.3 it
+    leaks filters between queries over one DataFrame. Speculation stays off too: a second copy of a task would send
+    older edits beside newer ones. Spark must not restart a stage after losing an executor either, since tasks of the
+    old stage could live on and do the same: the job fails instead, and its round is repeated under a new lease.
 
-    Raises UsageError when another package has overwritten files of PySpark, SparkGoneError when the JVM ends while it
-    starts.
+    Raises UsageError if another package has overwritten files of PySpark, and SparkGoneError if the JVM ends during its
+    start.
     """
     require_one_pyspark()
     # Spark's workers are `python -m pyspark.daemon`, which would import from the current folder first: a file hdfs.py
-    # there would shadow the package. The variable is for the JVM's own workers (planning), the property for the
-    # executors'.
+    # there would shadow the package. This variable is for the JVM's own workers (planning); a property is for the
+    # executors' workers.
     os.environ["PYTHONSAFEPATH"] = "1"
     starts_jvm = not {"SPARK_MASTER", "PYSPARK_GATEWAY_PORT"} & os.environ.keys() and SparkContext._gateway is None
     python = worker_python() if starts_jvm else sys.executable
@@ -81,7 +83,7 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     tell_jvm: Callable[[int], None] | None = None
     if "SPARK_MASTER" in os.environ:
         builder = builder.master(os.environ["SPARK_MASTER"])
-    elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit, which brings a master
+    elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets the master itself
         if starts_jvm:
             folder = Path(tempfile.mkdtemp(prefix="walferry-spark-"))
             tell_jvm = die_together(folder)
@@ -103,10 +105,11 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
             "ended it: what the JVM said is above", job="start Spark",
         ) from error  # fmt: skip
     spark.sparkContext.setLogLevel("ERROR")
-    # With each task, to its Python worker. A setting would be in the command line of the JVM, which everybody can read.
+    # Spark sends these to the Python worker with each task. A setting would be on the JVM's command line, which
+    # everybody can read.
     keys = {name: os.environ[name] for name in KEY_VARIABLES if name in os.environ}
     spark.sparkContext.environment.update(keys)
-    # Its thread meets the end of a JVM that is killed, and would print a traceback: who waits for a job says it.
+    # If the JVM is killed, this server's thread would print a traceback; the thread that waits for a job reports it.
     spark.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
     if tell_jvm is not None:
         tell_jvm(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
@@ -114,27 +117,27 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
 
 
 def _builder(app_name: str) -> SparkSession.Builder:
-    """What is set of every session, whoever starts it."""
-    from walferry.settings import SparkJobs  # here: Spark's workers import this module and need no settings
+    """The settings common to all sessions, whoever starts them."""
+    from walferry.settings import SparkJobs  # imported here: Spark's workers import this module but need no settings
 
     return (
         SparkSession.builder.appName(app_name)
         .config("spark.executorEnv.PYTHONSAFEPATH", "1")
-        # As Spark sets it for workers of data frames: those of its RDDs would be others, a second for each to start.
+        # Spark sets this for DataFrames' workers; with the same value RDDs reuse them, and save a second per worker.
         .config("spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK", "1")
-        # Each thread of a worker would have an arena of its own, in which glibc keeps what is free of large buffers.
+        # By default each thread of a worker has its own malloc arena, in which glibc keeps freed large buffers.
         .config("spark.executorEnv.MALLOC_ARENA_MAX", "2")
         .config("spark.redaction.regex", REDACTED)
         .config("spark.sql.python.filterPushdown.enabled", "false")
-        # What a Python worker, and a sort by window, hold of large cells. Spark counts both in records as well, and
-        # keeps 4,096 records of a window's row in memory before it begins to spill, whatever their size.
+        # Limits what a Python worker and a window sort hold of large cells. Spark also limits both by records: a window
+        # keeps 4,096 records in memory before it spills, whatever their size.
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
         .config("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
         .config("spark.sql.windowExec.buffer.in.memory.threshold", "16")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", SparkJobs.read().shuffle_partitions)
         .config("spark.sql.adaptive.enabled", "false")
-        # `by_row` ranks cells within the pieces that it has placed: no other shuffle may come between.
+        # `by_row` ranks cells within its own partitions: Spark must not shuffle them again in between.
         .config("spark.sql.requireAllClusterKeysForDistribution", "false")
         .config("spark.speculation", "false")
         .config("spark.stage.maxConsecutiveAttempts", "1")
@@ -142,49 +145,49 @@ def _builder(app_name: str) -> SparkSession.Builder:
 
 
 def opened_once(app_name: str) -> Callable[[], SparkSession]:
-    """Opens the session when it is first called, in that thread; other threads that ask then wait for it."""
+    """A function that opens the session on its first call, in the calling thread; other callers wait for it."""
     return made_once(partial(open_session, app_name))
 
 
 class LateSession:
-    """Opens a session when it is first called, or before that in another thread: starting Spark takes seconds."""
+    """Opens a session on its first call, or earlier in another thread with `begin`: starting Spark takes seconds."""
 
     def __init__(self, open_it: Callable[[], SparkSession]) -> None:
         self._open = open_it
         self._opened: Future[SparkSession] | None = None
 
     def begin(self) -> None:
-        """Open it in another thread."""
+        """Start to open the session in another thread."""
         if self._opened is None:
             self._opened = begun(self._open, "open Spark")
 
     def __call__(self) -> SparkSession:
-        """The session. Raises what opening it raised."""
+        """The session, once it is open. Raises what opening raised."""
         self.begin()
         assert self._opened is not None
         return self._opened.result()
 
 
 def must_open() -> bool:
-    """Whether this process was started by spark-submit, which in some modes takes it for failed without Spark."""
+    """Whether spark-submit started this process. In some modes it counts a process that opens no session as failed."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 class NoSparkError(WalferryError):
-    """Work that is too large to be done without Spark came up in a process that has none; fact `phase`."""
+    """A process without Spark has work that is too large to do without Spark; fact `phase`."""
 
 
 def session_for(spark: Callable[[], SparkSession], size: int, here: int) -> SparkSession | None:
-    """The session for work on so many bytes; None if at most `here`: that is done before Spark has begun, and
-    where there is none."""
+    """The session for work on `size` bytes; None if `size` is at most `here`. Such small work needs no Spark, and does
+    not wait for its start."""
     opened = spark() if size > here or must_open() else None
     return opened if size > here else None
 
 
 def require_one_pyspark() -> None:
-    """Raise UsageError when pyspark-client, which owns the same files, was installed over PySpark in another version.
+    """Raise UsageError if pyspark-client of another version, which owns the same files, was installed over PySpark.
 
-    Spark itself does not say so; a job fails at the first constructor that one of the sides lacks.
+    Spark itself does not check this: a job fails at the first constructor that one of the two lacks.
     """
     try:
         installed = distribution("pyspark")
@@ -200,15 +203,15 @@ def require_one_pyspark() -> None:
 
 
 def die_together(folder: Path) -> Callable[[int], None]:
-    """Make a JVM of this process end with it, even after a kill -9, and remove its folder.
+    """Make this process's JVM end with the process, even after a kill -9, and remove the JVM's folder.
 
-    On its own, a JVM ends seconds after its Python process, and its tasks print stack traces until then. Call this
-    before the JVM starts, and the result with its pid.
+    Otherwise the JVM ends seconds after its Python process, and its tasks print stack traces until then. Call this
+    before the JVM starts, and call the returned function with the JVM's pid.
     """
     watcher = subprocess.Popen(
         ["/bin/sh", "-c", _WATCHER, "sh", str(folder), str(START_GRACE_S)],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C must reach only us
+        start_new_session=True,  # Ctrl-C must reach only this process
     )  # fmt: skip
     assert watcher.stdin is not None
     pipe = watcher.stdin

@@ -2,29 +2,31 @@
 
     spark.read.format("hbase_snapshot").option("snapshot", "orders-1").load("webhdfs://namenode:9870/hbase")
 
-The path is HBase's root folder, or one that a snapshot was exported to: local, webhdfs://host:port/path, or, with the
-option `webhdfs`, a plain path, or hdfs://host:port/path, whose files come directly from the data nodes, which costs
-them much less. A row of the frame is a cell, CELL_SCHEMA; or, with the option `view`, a row of the table, ROW_SCHEMA.
+The path is HBase's root folder, or the folder that a snapshot was exported to. It is a local path, or
+webhdfs://host:port/path. With the option `webhdfs` it may also be a plain path, or hdfs://host:port/path: those files
+come directly from the data nodes, which costs the data nodes much less. A row of the frame is a cell, CELL_SCHEMA, or,
+with the option `view`, a row of the table, ROW_SCHEMA.
 
     read_snapshot(spark, "webhdfs://namenode:9870/hbase", snapshot="orders-1")
 
-is the same frame some seconds sooner: Spark starts a Python process for each step in which it plans a source; this is
-planned by the process that asks. Options of both:
+returns the same frame some seconds sooner: for a data source, Spark starts a Python process in each planning step;
+`read_snapshot` plans in the calling process. Options of both:
 
-    snapshot          its name
-    view              cells (default), or rows: of each row how many cells it has, and their oldest and newest timestamp
-    raw               false (default): what a scan would show. true: all cells that are stored, markers too
-    versions          of each column, without `raw`: a number (default 1), or all that the family keeps
-    at                without `raw`: the moment, in milliseconds since the epoch, at which TTLs are judged; default:
-                      when the snapshot was taken
-    columns           only these, "family" or "family:qualifier", separated by commas
+    snapshot          the snapshot's name
+    view              cells (default), or rows: for each row the number of its cells, and their oldest and newest
+                      timestamp
+    raw               false (default): the cells that a scan would show. true: all stored cells, markers too
+    versions          without `raw`: the number of versions of each column (default 1), or all that the family keeps
+    at                without `raw`: the moment, in milliseconds since the epoch, at which TTLs apply; default: the time
+                      of the snapshot
+    columns           only these columns, "family" or "family:qualifier", separated by commas
     start_row, stop_row  only start_row <= row < stop_row, in hexadecimal digits
-    from, to          only cells with from <= timestamp < to, in milliseconds; without `raw`: of what is visible
-    fields            which of the columns to make, separated by commas: what is left out costs nothing
+    from, to          only cells with from <= timestamp < to, in milliseconds; without `raw`, only visible ones
+    fields            the frame's columns to produce, separated by commas; omitted columns cost nothing
     partition_bytes   a region with more bytes of store files is read in several partitions; default: 256 MiB
-    webhdfs, user     as of the source `hbase_wal`
+    webhdfs, user     as for the source `hbase_wal`
 
-Rows are whole within a partition. MOB families, encrypted files, and families with NEW_VERSION_BEHAVIOR without `raw`,
+A row never spans two partitions. MOB families, encrypted files, and (without `raw`) families with NEW_VERSION_BEHAVIOR
 are refused.
 """
 
@@ -48,7 +50,7 @@ OPTIONS = {
 
 
 def query_of(options: Mapping[str, str]) -> SnapshotQuery:
-    """From Spark's options, whose names are case-insensitive. Raises UsageError that names the option."""
+    """Parse Spark's options; their names are case-insensitive. Raises UsageError that names the option."""
     given = {name.lower(): value.strip() for name, value in options.items()}
     unknown = sorted(given.keys() - OPTIONS)
     if unknown:
@@ -86,11 +88,11 @@ def query_of(options: Mapping[str, str]) -> SnapshotQuery:
 
 
 def read_snapshot(spark: SparkSession, path: str, **options: object) -> DataFrame:
-    """The frame of a snapshot: see the module's docstring. An option that is None is left out.
+    """The frame of a snapshot: see the module's docstring. Options that are None are ignored.
 
-    The manifest is read now, and not again. The session must be a classic one, not of Spark Connect.
+    Reads the manifest now and never again. The session must be a classic one, not a Spark Connect session.
 
-    Raises UsageError for a wrong option, WalferryError if there is no such snapshot.
+    Raises UsageError for a wrong option, and WalferryError if there is no such snapshot.
     """
     given = {name: str(value) for name, value in options.items() if value is not None}
     query = query_of({"path": path, **given})
@@ -130,7 +132,7 @@ class HBaseSnapshotReader(DataSourceReader):
         return [InputPartition(part) for part in parts_of(self.query)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition.value, SnapshotPart):  # Spark adds one of its own when `partitions` is empty
+        if isinstance(partition.value, SnapshotPart):  # if `partitions` is empty, Spark adds a partition of its own
             yield from read_part(self.query, partition.value)
 
 

@@ -1,4 +1,4 @@
-"""What the batch and the stream of `hbase_wal` share: options, schemas, entries as Arrow."""
+"""Shared by the batch and stream sources of `hbase_wal`: options, schemas, entries as Arrow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRY_SCHEMA = pa.schema(
         ("sequence_number", pa.int64()),
         ("write_time", pa.int64()),  # milliseconds, the region server's clock
         ("cell_count", pa.int32()),
-        ("marker", pa.string()),  # FLUSH, COMPACTION, REGION_OPEN, …; null for the edits of users
+        ("marker", pa.string()),  # FLUSH, COMPACTION, REGION_OPEN, …; null for users' edits
         ("file", pa.string()),
         ("offset", pa.int64()),  # of the entry in the file
         ("length", pa.int64()),  # of the entry in bytes
@@ -55,9 +55,10 @@ class WalQuery:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool | None = None) -> WalQuery:
-        """From Spark's options, whose names are case-insensitive. Raises UsageError that names the option.
+        """Parse Spark's options; their names are case-insensitive. Raises UsageError that names the option.
 
-        `stream`: whether those of batches, or those of streams, are refused; None while Spark asks for the schema only.
+        `stream`: True refuses the options of batches, False those of streams, None neither (Spark only asks for the
+        schema).
         """
         given = {name.lower(): value.strip() for name, value in options.items()}
         unknown = sorted(given.keys() - OPTIONS)
@@ -65,7 +66,7 @@ class WalQuery:
             raise UsageError(f"hbase_wal has no option {unknown[0]}; it has {', '.join(sorted(OPTIONS))}")
         if stream is not None:
             _refuse(given, BATCH_OPTIONS if stream else STREAM_OPTIONS, stream)
-        # Names of servers' folders contain commas: a path begins only at a slash or a scheme.
+        # Servers' folder names contain commas, so a path begins only at a slash or a scheme.
         paths = [part.strip() for part in re.split(r",(?=\s*(?:/|\w+://))", given.get("path", "")) if part.strip()]
         if not paths:
             raise UsageError("hbase_wal needs the path of a WAL file, or of a folder of WAL files: load(path)")
@@ -92,7 +93,7 @@ class WalQuery:
         return open_file_system(path, user=self.user, webhdfs=self.webhdfs)
 
     def select(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
-        """Which entries of a batch are wanted: by table and by their own write times."""
+        """Which entries of a batch match the query's tables and write times."""
         chosen = np.ones(len(batch), np.bool_)
         if self.tables is not None:
             chosen &= batch.of_tables(self.tables)
@@ -103,7 +104,7 @@ class WalQuery:
         return chosen
 
     def to_arrow(self, batch: EntryBatch, file: str) -> pa.RecordBatch | None:
-        """The wanted entries of a batch, as the view shows them; None if there are none."""
+        """A batch's entries that match the query, in the query's view; None if there are none."""
         chosen = self.select(batch)
         if not chosen.any():
             return None

@@ -2,10 +2,10 @@
 
     spark.read.format("hbase_wal").option("webhdfs", "http://namenode:9870").load("/hbase/oldWALs")
 
-The path is a WAL file, a folder (read recursively), or several absolute paths separated by commas: local, or on HDFS
-with the option `webhdfs`, or as webhdfs://host:port/path; as hdfs://host:port/path with the option `webhdfs` the data
-nodes are asked for files directly. In folders, the logs of hbase:meta, of the master and of procedures are left out.
-Options of both:
+The path is a WAL file, a folder (read recursively), or several absolute paths separated by commas. A path is local
+(without the option `webhdfs`), on HDFS (with that option), or webhdfs://host:port/path. With the option `webhdfs`,
+hdfs://host:port/path reads files directly from the data nodes. In folders, the logs of hbase:meta, of the master and of
+procedures are skipped. Options of both:
 
     view           cells (default): one row per cell, WAL_CELL_SCHEMA; markers are the cells of family METAFAMILY.
                    entries: one row per entry, ENTRY_SCHEMA; decodes no cells, so it is cheaper.
@@ -16,7 +16,7 @@ Options of both:
 Options of `spark.read` only:
 
     from, to       only entries with from <= write_time < to, in milliseconds since the epoch
-    on_unfinished  keep (default): read a file without a trailer as far as it goes. fail: refuse it.
+    on_unfinished  keep (default): read a file without a trailer up to its end. fail: refuse such a file.
 
 A damaged or unreadable file fails the query.
 """
@@ -69,7 +69,7 @@ class WalPartition(InputPartition):
 
 
 class HBaseWalReader(DataSourceReader):
-    """Lists the files on the driver, reads each in a task of its own."""
+    """Lists the files on the driver, and reads each file in a task of its own."""
 
     def __init__(self, query: WalQuery) -> None:
         self.query = query
@@ -82,14 +82,14 @@ class HBaseWalReader(DataSourceReader):
             if status is None:
                 raise UsageError(f"hbase_wal: there is no {path}", path=path)
             listed = _wals_below(files, place) if status.is_dir else [place]
-            # Listed files are named like the given path: with the URL's host, but without one on a local disk.
+            # Names listed files like the given path: with the URL's host, or without a host on a local disk.
             host = "" if path.startswith("file:") else path.removesuffix(place)
             found |= {host + name: None for name in listed}
         return [WalPartition(path) for path in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, WalPartition):
-            return  # Spark adds one partition of its own when `partitions` is empty
+            return  # if `partitions` is empty, Spark adds a partition of its own
         path = partition.path
         files, place = self.query.open(path)
         wal = open_wal_at(files, place, path, batch_bytes=BATCH_BYTES)

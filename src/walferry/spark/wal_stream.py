@@ -1,20 +1,20 @@
-"""The stream of `hbase_wal`: every entry of HBase's log once, moments after it was written.
+"""The stream of `hbase_wal`: every entry of HBase's log once, moments after HBase wrote it.
 
     spark.readStream.format("hbase_wal").option("webhdfs", "http://namenode:9870").load("/hbase")
 
-The path is HBase's root folder (or its hbase.wal.dir), which has the folders WALs and oldWALs. Files are followed as
-HBase rolls, moves and archives them; open ones are read as far as they are visible. Rows are those of `spark.read`,
-except that `file` is a file's name without its folder, which changes. Besides the options of both (`wal_source`):
+The path is HBase's root folder (or its hbase.wal.dir), which has the folders WALs and oldWALs. The stream follows files
+as HBase rolls, moves and archives them, and reads open files as far as they are visible. Rows are those of
+`spark.read`, but `file` has no folder, since a file's folder changes. Options besides those of both (`wal_source`):
 
-    starting               earliest (default): with the oldest file that there is. latest: with what is written from now
-                           on; the last files of a server are read from their beginning if it is just rolling its log.
-                           It counts for a new checkpoint only.
-    max_bytes_per_trigger  at most so many bytes of log per micro-batch; more only for a single entry that is longer
-    max_files_per_trigger  parts of at most so many files per micro-batch
+    starting               earliest (default): with the oldest existing file. latest: with entries written from now on;
+                           if a server is just rolling its log, its last files are read from their beginning. Only
+                           applies to a new checkpoint.
+    max_bytes_per_trigger  at most this many bytes of log per micro-batch, except for a single longer entry
+    max_files_per_trigger  parts of at most this many files per micro-batch
 
-Each task reads a part of one file, in order. The query fails with a GapError that names the file if HBase deleted one
-before it was read, and with the errors of `spark.read` if one is damaged. Limits: docs/fine-print.md, "The log as a
-stream".
+Each task reads a part of one file, in order. If HBase deletes a file before the stream has read it, the query fails
+with a GapError that names the file. If a file is damaged, the query fails with the errors of `spark.read`. Limits:
+docs/fine-print.md, "The log as a stream".
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class SpanPartition(InputPartition):
 
 
 class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the log on the driver, reads each part of a file in a task of its own."""
+    """Follows the log on the driver, and reads each part of a file in a task of its own."""
 
     def __init__(self, query: WalQuery) -> None:
         self.query = query
-        self._opened: LiveTail | None = None  # on the driver only: the reader is pickled before it is used
+        self._opened: LiveTail | None = None  # only on the driver: Spark pickles the reader before its first use
 
     @property
     def _tail(self) -> LiveTail:
@@ -69,19 +69,20 @@ class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where a stream with a new checkpoint begins.
 
-        Spark asks again if a query ends before its first batch does. That batch has its spans with it, and it is
-        recorded at once, also when it is empty: so what `latest` meant stays as it was.
+        If a query ends before its first batch does, Spark asks again. The first batch, even an empty one, is recorded
+        at once with its spans, so the position that `latest` stood for does not change.
         """
         return (self._tail.at_end() if self.query.from_latest else Offset()).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limits of the options. Spark knows no limit by bytes and files: `latestOffset` takes both from here."""
+        """The options' limits. Spark has no limit by bytes and files together: `latestOffset` takes both from the
+        options."""
         if self.query.max_bytes is not None:
             return ReadMaxBytes(self.query.max_bytes)
         return ReadAllAvailable() if self.query.max_files is None else ReadMaxFiles(self.query.max_files)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; `start` when there is nothing new."""
+        """Where the next micro-batch ends; `start` if there is nothing new."""
         limits = (
             NO_LIMITS
             if isinstance(limit, ReadAllAvailable)
@@ -90,17 +91,17 @@ class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._tail.next(Offset.from_json(start), limits).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End with what the log holds when the first micro-batch is planned."""
+        """Make the stream end where the log ends when Spark plans the first micro-batch."""
         self._tail.stop_growing()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SpanPartition]:
-        """One for each part of a file."""
+        """One partition for each part of a file."""
         return [SpanPartition(span) for span in between(Offset.from_json(start), Offset.from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The wanted entries of a part of a file, wherever the file is now."""
+        """The entries of a part of a file that match the query, wherever the file is now."""
         if not isinstance(partition, SpanPartition):
-            return  # Spark adds one partition of its own when `partitions` is empty
+            return  # if `partitions` is empty, Spark adds a partition of its own
         span = partition.span
         name = parse_wal_name(span.file)
         if name is None:
