@@ -1,1 +1,1 @@
-"""Boots real HBase, HDFS, Thrift, Spark and Airflow servers on this machine, for demo, tests and benchmarks."""
+"""Boots real HBase, HDFS, Thrift, Spark and Airflow servers on this machine, for the demo, tests and benchmarks."""

@@ -1,4 +1,4 @@
-"""`python -m walferry.embedded`: what the Makefile calls."""
+"""`python -m walferry.embedded`: the commands that the Makefile calls."""
 
 from __future__ import annotations
 

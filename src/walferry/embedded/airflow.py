@@ -44,19 +44,19 @@ class Airflow:
 
     @property
     def url(self) -> str:
-        """Where the UI and the API are."""
+        """The address of the UI and the API."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def password(self) -> str:
-        """The password of the user `admin`; created at the first start."""
+        """The password of the user `admin`, which is generated on first use."""
         return str(self._secrets()["password"])
 
     def start(self, connections: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """Migrate the database, add `connections` (in the format of `airflow connections import`) and start COMPONENTS.
 
-        Returns when the API answers and every component has sent a heartbeat. Raises WalferryError when one ends,
-        TransientError when it takes longer than three minutes.
+        Returns when the API answers and every component has sent a heartbeat. Raises WalferryError if a component ends,
+        and TransientError if the start takes longer than three minutes.
         """
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.command("db", "migrate")
@@ -70,7 +70,7 @@ class Airflow:
         self._await_healthy(time.monotonic() + BOOT_DEADLINE_S)
 
     def start_component(self, component: str) -> None:
-        """Start one of COMPONENTS; does not wait for it."""
+        """Start one of COMPONENTS without waiting for it."""
         log = self.directory / "logs" / f"{component}.log"
         port = ["--port", str(self.port), "--host", HOST] if component == "api-server" else []
         self.servers[component] = processes.start(
@@ -99,7 +99,7 @@ class Airflow:
         self.stop()
 
     def command(self, *arguments: str) -> str:
-        """Run the `airflow` command and return its stdout. Raises WalferryError with the end of its output."""
+        """Run the `airflow` command and return its stdout. Raises WalferryError with the end of the output."""
         answer = subprocess.run(
             [_airflow(), *arguments],
             capture_output=True,
@@ -117,7 +117,7 @@ class Airflow:
     @contextlib.contextmanager
     def client(self) -> Iterator[httpx.Client]:
         """A logged-in client of the REST API; paths begin with "/api/v2/…"."""
-        # The server closes idle connections: a kept one could be closed just as the next request is sent.
+        # The server closes idle connections, and could close a kept one just as the next request is sent.
         with httpx.Client(base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)) as client:
             answer = client.post("/auth/token", json={"username": USERNAME, "password": self.password})
             answer.raise_for_status()
@@ -125,7 +125,7 @@ class Airflow:
             yield client
 
     def unpause(self, dag_id: str, deadline_s: float = 90) -> None:
-        """Unpause a DAG once it has been parsed. Raises WalferryError with the import errors if it does not appear."""
+        """Unpause a DAG once Airflow has parsed it. Raises WalferryError with the import errors if it never appears."""
         deadline = time.monotonic() + deadline_s
         with self.client() as client:
             while True:
@@ -171,18 +171,18 @@ class Airflow:
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USERNAME}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-            # Seconds that a busy machine's processes wait for each other's transactions; SQLite's own five are too few.
+            # Seconds to wait for another process's transaction; SQLite's own five are too few on a busy machine.
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.directory / 'airflow.db'}?timeout=60",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.directory / "logs"),
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__SECRET_KEY": secret["session_key"],
             "AIRFLOW__API_AUTH__JWT_SECRET": secret["jwt_secret"],
-            # The test button in the connection form, for connections of type `hbase`.
+            # Enables the test button in the connection form, for connections of type `hbase`.
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            # Two Airflows on one machine would both want the port for log files of running tasks.
+            # Otherwise two Airflows on one machine use the same port for the log files of running tasks.
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": "0",
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": "0",
-            # Otherwise Spark's workers use `python3` from PATH, which lacks our packages.
+            # Otherwise Spark's workers use `python3` from PATH, which lacks walferry's packages.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -192,7 +192,7 @@ class Airflow:
         }
 
     def _secrets(self) -> dict[str, str]:
-        """Created at the first start, kept in a file that only its owner can read."""
+        """The generated secrets, kept in a file that only its owner can read."""
         file = self.directory / "secrets.json"
         if not file.exists():
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -208,7 +208,7 @@ class Airflow:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that others can never read, not even for a moment."""
+    """Write a file that is private from the moment it is created."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)

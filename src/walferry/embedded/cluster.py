@@ -3,11 +3,11 @@
     with MiniCluster.start(Path("somewhere")) as source:
         client = HBaseClient(source.address)
 
-HDFS is one JVM (name node and data node), HBase another (ZooKeeper, master and the first region server). Every further
-region server and the Thrift server have their own, so that a test can crash them one by one.
+One JVM runs HDFS (name node and data node), another HBase (ZooKeeper, master and the first region server). Every
+further region server and the Thrift server have a JVM of their own, so that a test can crash them one by one.
 
-HBase may be any of `jars.VERSIONS`. HDFS and the Thrift server are always of the newest: an older HBase brings its own
-client of HDFS, and the newest client reads and writes its tables.
+HBase may be any of `jars.VERSIONS`. HDFS and the Thrift server are always of the newest version: an older HBase brings
+its own HDFS client, and the newest HBase client reads and writes an older HBase's tables.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from walferry.settings import EmbeddedServers, ZooKeeperSession
 
 HOST = "127.0.0.1"
 STORAGE = ("hdfs", "datanode")
-"""the servers of HDFS, which start first and stop last; `datanode` only where it has a process of its own"""
+"""the servers of HDFS, which start first and stop last; `datanode` exists only if it has a process of its own"""
 BOOT_DEADLINE_S = 180.0
 
-# Hadoop 3 and HBase 2 access the JDK's internals by reflection, which Java 17 must be told to allow.
+# Hadoop 3 and HBase 2 access the JDK's internals by reflection, which Java 17 allows only with these flags.
 _OPENED = (
     "java.base/java.io",
     "java.base/java.lang",
@@ -55,7 +55,7 @@ _EXPORTED = (
     "java.security.jgss/sun.security.krb5",
 )
 JVM_FLAGS = (
-    "-XX:-UsePerfData",  # else every JVM leaves a file in /tmp/hsperfdata_*
+    "-XX:-UsePerfData",  # otherwise every JVM leaves a file in /tmp/hsperfdata_*
     "-Djava.net.preferIPv4Stack=true",
     "-Dorg.apache.hbase.thirdparty.io.netty.tryReflectionSetAccessible=true",
     "--add-modules=jdk.unsupported",
@@ -64,7 +64,7 @@ JVM_FLAGS = (
 )
 
 _SITE_OF = {
-    # The name that `hbase.unsafe.regionserver.hostname` had; in 1.x also ports as they are set instead of any.
+    # The old name of `hbase.unsafe.regionserver.hostname`; 1.x also needs a setting to use the configured ports.
     "1.7.2": {"hbase.localcluster.assign.random.ports": "false", "hbase.regionserver.hostname": HOST},
     "2.2.3": {"hbase.regionserver.hostname": HOST},
 }
@@ -72,7 +72,7 @@ _SITE_OF = {
 
 
 def more_jvm_flags() -> list[str]:
-    """Those in WALFERRY_JVM_FLAGS, for all embedded servers; the tests set some that make short lives cheaper."""
+    """The flags in WALFERRY_JVM_FLAGS, for all embedded servers; the tests set flags that suit short-lived JVMs."""
     return shlex.split(EmbeddedServers.read().jvm_flags)
 
 
@@ -92,7 +92,7 @@ log4j.logger.org.apache.zookeeper=WARN
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports that a cluster listens on. The data node's are always assigned by the system."""
+    """The ports that a cluster listens on. The system always assigns the data node's ports."""
 
     namenode: int
     webhdfs: int
@@ -103,17 +103,17 @@ class Ports:
 
     @classmethod
     def free(cls, region_servers: int = 1) -> Ports:
-        """Ports that are free now."""
+        """Choose ports that are free now."""
         return cls.of(processes.free_ports(5 + region_servers))
 
     @classmethod
     def fixed(cls, base: int, region_servers: int = 1) -> Ports:
-        """The ports from `base` on, in the order of the fields."""
+        """Use the ports from `base` on, in the order of the fields."""
         return cls.of(range(base, base + 5 + region_servers))
 
     @classmethod
     def of(cls, ports: Sequence[int]) -> Ports:
-        """The given ports, in the order of the fields."""
+        """Use the given ports, in the order of the fields."""
         namenode, webhdfs, zookeeper, master, thrift, *region_servers = ports
         return cls(namenode, webhdfs, zookeeper, master, thrift, tuple(region_servers))
 
@@ -122,8 +122,8 @@ class Ports:
 class MiniCluster:
     """One cluster in `directory`: its configuration, data, logs and running servers.
 
-    A cluster started in a directory with data uses that data. `hbase_site` and `hdfs_site` are properties that
-    override those set here. `hbase_heap`, as Java's -Xmx takes it, is for ZooKeeper, master and first region server.
+    A cluster started in a directory with data uses that data. `hbase_site` and `hdfs_site` override the properties set
+    here. `hbase_heap`, in the format of Java's -Xmx, is for ZooKeeper, master and first region server.
     """
 
     directory: Path
@@ -147,7 +147,7 @@ class MiniCluster:
         hbase_site: Mapping[str, str] | None = None,
         hdfs_site: Mapping[str, str] | None = None,
     ) -> MiniCluster:
-        """Boot a cluster and return when it is ready, in about half a minute. Raises WalferryError when it fails."""
+        """Boot a cluster and return when it is ready, in about half a minute. Raises WalferryError if that fails."""
         ports = ports or Ports.free(region_servers)
         cluster = cls(directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {}, version)
         boot(cluster)
@@ -155,7 +155,7 @@ class MiniCluster:
 
     @property
     def address(self) -> ClusterAddress:
-        """How a client finds this cluster."""
+        """The address for clients of this cluster."""
         return ClusterAddress(
             zookeeper=f"{HOST}:{self.ports.zookeeper}",
             znode="/hbase",
@@ -178,17 +178,17 @@ class MiniCluster:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Pids by name: `hdfs`, `hbase`, `thrift`, and `regionserver-1`… for those besides the one in `hbase`."""
+        """Pids by name: `hdfs`, `hbase`, `thrift`, and `regionserver-1`… for region servers with their own process."""
         return {name: server.pid for name, server in self.servers.items()}
 
     @property
     def names(self) -> list[str]:
-        """The names of all servers, in the order in which they start, as `start_server` takes them."""
+        """The names of all servers for `start_server`, in the order in which they start."""
         others = [f"regionserver-{index}" for index in range(1, len(self.ports.region_servers))]
         return ["hdfs", "hbase", *others, *(["thrift"] if self.with_thrift else [])]
 
     def start_server(self, name: str) -> None:
-        """Start the server `name`; does not wait for it."""
+        """Start the server `name` without waiting for it."""
         if name.startswith("regionserver-"):
             self.start_region_server(int(name.rpartition("-")[2]))
         else:
@@ -196,16 +196,16 @@ class MiniCluster:
 
     @property
     def classpath(self) -> str:
-        """Class path of HBase's own programs on this cluster: configuration folder and jars."""
+        """Class path of HBase's own programs for this cluster: configuration folder and jars."""
         return f"{self._conf}:{jars.classpath(self.version)}"
 
     @property
     def mapreduce_classpath(self) -> str:
-        """The same for HBase's MapReduce jobs."""
+        """Class path of HBase's MapReduce jobs for this cluster."""
         return f"{self._conf}:{jars.mapreduce_classpath()}"
 
     def start_hdfs(self) -> None:
-        """Start the name node and the data node; does not wait for them."""
+        """Start the name node and the data node without waiting for them."""
         self._write_configuration()
         arguments = ["-datanodes", "1", "-nnport", str(self.ports.namenode), "-httpport", str(self.ports.webhdfs)]
         if not (self.directory / "hdfs").exists():
@@ -214,31 +214,31 @@ class MiniCluster:
         self._launch("hdfs", main, arguments, heap="512m")
 
     def start_hbase(self) -> None:
-        """Start ZooKeeper, master and region servers; HDFS must be ready. Does not wait for them."""
+        """Start ZooKeeper, master and region servers without waiting for them; HDFS must be ready."""
         for name in self.names:
             if name not in (*STORAGE, "thrift"):
                 self.start_server(name)
 
     def start_master(self) -> None:
-        """Start ZooKeeper, master and first region server, which are one process; does not wait for them."""
+        """Start the process of ZooKeeper, master and first region server without waiting for it."""
         main = "org.apache.hadoop.hbase.master.HMaster"
         self._launch("hbase", main, ["start"], heap=self.hbase_heap, version=self.version)
 
     def start_region_server(self, index: int) -> None:
-        """Start region server `index` (1 or more) in a process of its own; does not wait for it."""
+        """Start region server `index` (1 or more) in a process of its own without waiting for it."""
         own = {"hbase.regionserver.port": str(self.ports.region_servers[index]), "hbase.cluster.distributed": "true"}
         arguments = [*(f"-D{name}={value}" for name, value in own.items()), "start"]
         main = "org.apache.hadoop.hbase.regionserver.HRegionServer"
         self._launch(f"regionserver-{index}", main, arguments, heap="768m", version=self.version)
 
     def start_thrift(self) -> None:
-        """Start the Thrift server (the old interface, which happybase uses); does not wait for it."""
+        """Start the Thrift server (the old interface, which happybase uses) without waiting for it."""
         main = "org.apache.hadoop.hbase.thrift.ThriftServer"
         arguments = ["start", "--bind", HOST, "--port", str(self.ports.thrift), "--infoport", "-1"]
         self._launch("thrift", main, arguments, heap="512m")
 
     def await_ready(self, name: str, deadline: float | None = None) -> None:
-        """Wait until the server `name` serves. Raises WalferryError with its last log lines at `deadline`.
+        """Wait until the server `name` serves. At `deadline`, raises WalferryError with the server's last log lines.
 
         `deadline` is a time.monotonic() time.
         """
@@ -248,11 +248,12 @@ class MiniCluster:
             self._await_webhdfs(deadline)
 
     def await_started(self, name: str, deadline: float) -> None:
-        """Wait until the log of the server `name` says that it started. HBase can use `hdfs` then, WebHDFS not yet."""
+        """Wait until the log of the server `name` says that it started. HBase can use `hdfs` then, but WebHDFS may not
+        serve yet."""
         self.servers[name].await_line(self.started_line(name), deadline)
 
     def started_line(self, name: str) -> str:
-        """What the log of the server `name` says once it has started, as a regular expression."""
+        """A regular expression for the line that the server `name` logs once it has started."""
         return {
             "hdfs": r"Started MiniDFSCluster",
             "hbase": r"Master has completed initialization",
@@ -260,7 +261,8 @@ class MiniCluster:
         }.get(name, r"Serving as ")
 
     def _await_webhdfs(self, deadline: float) -> None:
-        """The first request makes the name node load its REST classes: seconds, or half a minute on a busy machine."""
+        """Wait until WebHDFS serves. On the first request the name node loads its REST classes: seconds, or half a
+        minute on a busy machine."""
         patience = max(1.0, deadline - time.monotonic())
         url = f"http://{HOST}:{self.ports.webhdfs}/webhdfs/v1/?op=LISTSTATUS"
         try:
@@ -274,13 +276,13 @@ class MiniCluster:
         processes.kill(self.servers.pop(name))
 
     def kill_region_server(self, index: int = 1) -> None:
-        """kill -9 region server `index`, one of those that have a process of their own."""
+        """kill -9 region server `index`, which must have a process of its own."""
         if f"regionserver-{index}" not in self.servers:
             raise WalferryError(f"region server {index} of {self.directory} has no process of its own")
         self.kill(f"regionserver-{index}")
 
     def stop(self) -> None:
-        """End all servers and wait until they have exited; their data stays. Repeating it does nothing."""
+        """End all servers and wait until they have exited; their data stays. A second call does nothing."""
         shut_down(self)
 
     def __enter__(self) -> Self:
@@ -323,15 +325,15 @@ class MiniCluster:
             "hbase.master.info.port": "-1",
             "hbase.master.hostname": HOST,
             "hbase.regionserver.port": str(self.ports.region_servers[0]),
-            # The plan reads settings from its web pages.
+            # The plan phase reads settings from HBase's web pages.
             "hbase.regionserver.info.port": "0",
             "hbase.regionserver.info.bindAddress": HOST,
             "hbase.unsafe.regionserver.hostname": HOST,
-            # Do not wait 4.5 s for more region servers once all of ours have registered.
+            # Once all of this cluster's region servers have registered, do not wait 4.5 s for more.
             "hbase.master.wait.on.regionservers.mintostart": str(len(self.ports.region_servers)),
             "hbase.master.wait.on.regionservers.maxtostart": str(len(self.ports.region_servers)),
             "hbase.regionserver.msginterval": "1000",  # ms; also the pause between attempts to register at boot
-            # A crashed region server is detected after this many ms.
+            # ms until a crashed region server is detected.
             "zookeeper.session.timeout": "20000",
             "hbase.regionserver.handler.count": "10",
             **_SITE_OF.get(self.version, {}),
@@ -343,7 +345,7 @@ class MiniCluster:
 
 
 def boot(*clusters: MiniCluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
-    """Boot the clusters in parallel and return when all are ready; when one fails, stop all and raise its error."""
+    """Boot the clusters in parallel and return when all are ready. If one fails, stop all and raise its error."""
     deadline = time.monotonic() + deadline_s
     with contextlib.ExitStack() as undo:
         undo.callback(shut_down, *clusters)
@@ -361,7 +363,7 @@ def boot(*clusters: MiniCluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
 
 
 def shut_down(*clusters: MiniCluster) -> None:
-    """Stop the clusters in parallel; HDFS last, because HBase closes its files while it stops."""
+    """Stop the clusters in parallel; HDFS stops last, since HBase closes its files while stopping."""
     running = [(cluster, name) for cluster in clusters for name in cluster.servers]
     processes.stop(cluster.servers[name] for cluster, name in running if name != "hdfs")
     processes.stop(cluster.servers[name] for cluster, name in running if name == "hdfs")

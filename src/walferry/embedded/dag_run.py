@@ -1,4 +1,4 @@
-"""One run of a DAG, driven through Airflow's REST API, as an operator's browser does."""
+"""One run of a DAG, driven through Airflow's REST API like an operator's browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-# Airflow 3.3 with the LocalExecutor may fail a task that is answered within about a second after it asks.
+# Airflow 3.3 with the LocalExecutor may fail a task that gets its answer within about a second of asking.
 ANSWER_PAUSE_S = 3.0
 ENDED = ("success", "failed")
 
@@ -26,7 +26,7 @@ class TaskInstance:
 
 @dataclass(frozen=True)
 class DagRun:
-    """A run of `dag_id`, and a logged-in client."""
+    """A run of the DAG `dag_id`, and a logged-in client."""
 
     client: httpx.Client
     dag_id: str
@@ -34,7 +34,7 @@ class DagRun:
 
     @classmethod
     def trigger(cls, client: httpx.Client, dag_id: str, conf: Mapping[str, Any]) -> DagRun:
-        """Trigger the DAG. Raises httpx.HTTPStatusError when Airflow refuses the params."""
+        """Trigger the DAG. Raises httpx.HTTPStatusError if Airflow refuses the params."""
         answer = client.post(f"/api/v2/dags/{dag_id}/dagRuns", json={"conf": dict(conf), "logical_date": None})
         answer.raise_for_status()
         return cls(client, dag_id, answer.json()["dag_run_id"])
@@ -49,22 +49,22 @@ class DagRun:
         return [TaskInstance(t["task_id"], t["map_index"], t["state"], t["try_number"]) for t in found]
 
     def waiting(self) -> list[str]:
-        """The steps that wait for a person now."""
+        """The steps that now wait for a person."""
         return [task.task_id for task in self.tasks() if task.state == "awaiting_input"]
 
     def answer_if_asked(self, task_id: str) -> None:
-        """Approve a step if it waits for a person. Call it until the next task has begun: Airflow may lose the try that
-        was to take the answer, and ask again."""
+        """Approve a step if it waits for a person. Repeat the call until the next task has started: Airflow may lose
+        the try that should take the answer, and ask again."""
         if task_id in self.waiting():
             self.answer(task_id)
 
     def question(self, task_id: str) -> dict[str, Any]:
-        """What a step asks a person: `subject`, `body`, `options`."""
+        """A step's question to a person: `subject`, `body`, `options`."""
         found: dict[str, Any] = self._get(f"/taskInstances/{task_id}/-1/hitlDetails")
         return found
 
     def answer(self, task_id: str, option: str = "Approve", fields: Mapping[str, Any] | None = None) -> None:
-        """Answer a step that waits for a person, after a short pause. One that has an answer already keeps it."""
+        """Answer a step that waits for a person, after a short pause. A step that already has an answer keeps it."""
         time.sleep(ANSWER_PAUSE_S)
         body = {"chosen_options": [option], "params_input": dict(fields or {})}
         answer = self.client.patch(f"{self._path}/taskInstances/{task_id}/-1/hitlDetails", json=body)
@@ -72,7 +72,7 @@ class DagRun:
             answer.raise_for_status()
 
     def clear(self, task_id: str, *, downstream: bool = False) -> None:
-        """Clear a task, as the button in the UI does, so that it runs again."""
+        """Clear a task, like the button in the UI, so that it runs again."""
         body = {
             "dry_run": False,
             "dag_run_id": self.run_id,

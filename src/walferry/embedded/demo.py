@@ -1,7 +1,7 @@
 """`make demo`: move two live tables between two real clusters with the DAG `hbase_migrate`, and show the report.
 
-The demo plays the operator: it approves through Airflow's API, and stops the writer (an ordinary client of the source)
-when the DAG asks whether writes have stopped.
+The demo acts as the operator: it approves through Airflow's API, and stops the writer (an ordinary client of the
+source) when the DAG asks whether writes have stopped.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NAME = "demo"
 
 
 def demo(directory: Path = RUN / "demo") -> None:
-    """Boot everything in `directory`, run the migration, print the report; leaves nothing running.
+    """Boot everything in `directory`, run the migration, print the report, and stop everything.
 
-    Raises SidesDifferError when a difference is unexplained, WalferryError when the run fails.
+    Raises SidesDifferError if a difference is unexplained, and WalferryError if the run fails.
     """
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -65,7 +65,7 @@ def _say(line: str) -> None:
 
 
 def _follow(run: DagRun, environment: Environment, directory: Path, writer: ServerProcess) -> None:
-    """Print status lines and answer what waits for a person, until the DAG run has ended."""
+    """Print status lines and answer the steps that wait for a person, until the DAG run has ended."""
     deadline = time.monotonic() + RUN_SECONDS
     next_line = 0.0
     with Ledger.open(environment.ledger) as ledger:

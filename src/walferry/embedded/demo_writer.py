@@ -1,6 +1,6 @@
 """The demo's writer: an ordinary application on the source cluster, which keeps writing during the migration.
 
-It writes through HBase's Thrift server (happybase) and, for what Thrift cannot express, by Multi: deletes of one
+It writes through HBase's Thrift server (happybase), and uses Multi for what Thrift cannot express: deletes of one
 version and of one family version, TTLs, increments, appends. It never uses the replication path.
 """
 
@@ -29,7 +29,7 @@ from walferry.hbase.mutate import Cell
 from walferry.hbase.thrift import connect
 
 NAMESPACE = "shop"
-# Table -> region borders. Rows are spread over all 32 bits of their first four bytes.
+# Table -> region borders. The first four bytes of rows spread over all 32 bits.
 TABLES: Mapping[str, tuple[bytes, ...]] = {
     f"{NAMESPACE}:orders": (b"\x40\0\0\0", b"\x80\0\0\0", b"\xc0\0\0\0"),
     "customers": (b"\x55\0\0\0", b"\xaa\0\0\0"),
@@ -38,11 +38,11 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {"d": {"VERSIONS": "5"}, "c": {"VERS
 DATA, COUNTERS = b"d", b"c"
 
 ENDPOINTS, STATUS, STOP_FILE = "endpoints.json", "writer.json", "writer.stop"
-"""in the folder of `start_writer`"""
+"""in the directory of `start_writer`"""
 LOAD_SECONDS = 180.0
 TICK_S = 0.1
 FAILURES_IN_A_ROW = 30
-_TTL_MS = (2_000, 60_000, 86_400_000)  # one ends before the comparison, one around it, one long after
+_TTL_MS = (2_000, 60_000, 86_400_000)  # one expires before the comparison, one around it, one long after
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Count:
 
 
 class DemoWriter:
-    """Writes to TABLES of one cluster. The file `status` always has the newest Count, as JSON."""
+    """Writes to one cluster's TABLES. The file `status` always holds the newest Count, as JSON."""
 
     def __init__(self, client: HBaseClient, address: ClusterAddress, status: Path, *, seed: int = 1) -> None:
         self._client = client
@@ -77,7 +77,7 @@ class DemoWriter:
                 self._client.create_table(table, FAMILIES, borders)
 
     def load(self, rows: int) -> None:
-        """Put `rows` rows of one cell each, evenly over the tables."""
+        """Put `rows` rows of one cell each, spread evenly over the tables."""
         self._publish()
         for index, table in enumerate(TABLES):
             with self._thrift.table(table).batch(batch_size=5_000) as batch:
@@ -90,7 +90,7 @@ class DemoWriter:
     def run(self, cells_per_second: int, stop: Callable[[], bool]) -> None:
         """Write until `stop()`, or until every table refuses writes because it is read-only.
 
-        A call that fails for another reason is counted and not repeated; after FAILURES_IN_A_ROW its error is raised.
+        Calls that fail for another reason are counted and not repeated; after FAILURES_IN_A_ROW the error is raised.
         """
         self.count.state = "writing"
         writable = list(TABLES)
@@ -146,7 +146,7 @@ class DemoWriter:
             old = now - self._random.randint(0, 5_000)
             row, other, third = self._any_row(), self._any_row(), self._any_row()
             mutations += [
-                # Two versions, one of which is deleted; then the same for all columns at one timestamp.
+                # Put two versions and delete one; then the same for all columns at one timestamp.
                 mutate.put(row, [Cell(row, DATA, b"version", b"a", old), Cell(row, DATA, b"version", b"b", old + 1)]),
                 mutate.delete_version(row, DATA, b"version", old),
                 mutate.put(other, [Cell(other, DATA, b"x", b"1", old), Cell(other, DATA, b"y", b"2", old)]),
@@ -160,7 +160,7 @@ class DemoWriter:
         return mutations
 
     def _within_one_millisecond(self, table: str) -> None:
-        """Put, delete and put of one column at one timestamp, in separate calls, so that their order is certain."""
+        """Put, delete and put one column at one timestamp, in separate calls so that their order is certain."""
         row, now = self._any_row(), time.time_ns() // 1_000_000
         for mutation in (
             mutate.put(row, [Cell(row, DATA, b"same-ms", b"before", now)]),
@@ -196,13 +196,13 @@ def row_key(number: int) -> bytes:
 
 
 def read_count(status: Path) -> Count:
-    """The newest count that a writer, perhaps in another process, has published; all zeros before the first."""
+    """The newest count that a writer, perhaps in another process, has published; zeros before the first."""
     return Count(**json.loads(status.read_text())) if status.exists() else Count()
 
 
 def start_writer(directory: Path, rows: int, cells_per_second: int) -> ServerProcess:
-    """Start a process that loads so many rows into the source which the file ENDPOINTS in `directory` names, and then
-    writes until STOP_FILE is there."""
+    """Start a process that loads `rows` rows into the source and then writes until STOP_FILE exists. The file ENDPOINTS
+    in `directory` names the source."""
     command = [
         sys.executable, "-m", "walferry.embedded", "writer", "--endpoints", ENDPOINTS,
         "--status", STATUS, "--stop-file", STOP_FILE, "--rows", str(rows), "--cells-per-second", str(cells_per_second),
@@ -211,8 +211,8 @@ def start_writer(directory: Path, rows: int, cells_per_second: int) -> ServerPro
 
 
 def await_load(directory: Path, writer: ServerProcess) -> None:
-    """Wait until a writer has loaded its rows. Raises WalferryError if it ends before, TransientError if that takes
-    longer than three minutes."""
+    """Wait until a writer has loaded its rows. Raises WalferryError if the writer ends first, and TransientError if
+    loading takes longer than three minutes."""
     deadline = time.monotonic() + LOAD_SECONDS
     while read_count(directory / STATUS).state == "loading":
         if not writer.is_alive():
@@ -223,9 +223,9 @@ def await_load(directory: Path, writer: ServerProcess) -> None:
 
 
 def write(address: ClusterAddress, status: Path, stop_file: Path, *, rows: int, cells_per_second: int) -> Count:
-    """Create and load the tables, then write until `stop_file` exists, SIGTERM, SIGINT, or until writes are refused.
+    """Create and load the tables, then write until `stop_file` exists, SIGTERM or SIGINT comes, or writes are refused.
 
-    Call it in the main thread, since it sets signal handlers.
+    Call this in the main thread, since it sets signal handlers.
     """
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

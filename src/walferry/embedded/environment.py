@@ -22,9 +22,9 @@ from walferry.settings import EmbeddedServers
 
 CHECKOUT = Path(__file__).parents[3]
 RUN = CHECKOUT / ".run"
-SOURCE_SERVERS = 2  # two groups of WALs, as on any real cluster
+SOURCE_SERVERS = 2  # two WAL groups, since real clusters have several
 LOGS_KEPT_MS = 24 * 3600 * 1000
-"""how long the source keeps logs without a peer: HBase's ten minutes are too short to try windows"""
+"""how long the source keeps logs without a peer: HBase's default of ten minutes is too short to try windows"""
 _PORTS_EACH = 10
 
 
@@ -42,7 +42,7 @@ class Environment:
 
     @classmethod
     def lay_out(cls, directory: Path, settings: EmbeddedServers, *, dags: Path = CHECKOUT / "dags") -> Environment:
-        """Choose folders and ports; starts nothing. UsageError for a version that cannot be booted."""
+        """Choose folders and ports without starting anything. Raises UsageError for a version that cannot be booted."""
         source_version, target_version = (
             given or jars.NEWEST for given in (settings.source_version, settings.target_version)
         )
@@ -80,7 +80,7 @@ class Environment:
         )
 
     def start(self) -> None:
-        """Boot the clusters, then Airflow; if something fails, everything started is stopped again."""
+        """Boot the clusters, then Airflow. If a step fails, stop everything again."""
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
             boot(self.source, self.target)
@@ -90,7 +90,7 @@ class Environment:
             undo.pop_all()
 
     def stop(self) -> None:
-        """Stop everything; repeating it does nothing."""
+        """Stop everything. A second call does nothing."""
         self.airflow.stop()
         if self.spark_cluster:
             self.spark_cluster.stop()
@@ -142,7 +142,7 @@ class Environment:
         return {**clusters, "airflow": login, "spark": self.spark, "ledger": self.ledger}
 
     def shell(self) -> str:
-        """The content of `.run/environment`: what a shell needs to use `airflow` and `walferry` here."""
+        """The content of `.run/environment`: the variables with which a shell can use `airflow` and `walferry` here."""
         # Airflow has these connections in its database; the `walferry` command reads them from here.
         connections = {f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in self.connections().items()}
         variables = self.airflow.variables() | connections
@@ -152,7 +152,8 @@ class Environment:
 
 
 def up(directory: Path = RUN) -> None:
-    """Boot everything with empty clusters, leave it running and print its addresses. UsageError if it is running."""
+    """Boot everything with empty clusters, leave it running and print the addresses. Raises UsageError if it already
+    runs."""
     running = [server for server in processes.read_pid_file(directory / "pids.json") if server.is_alive()]
     if running:
         raise UsageError(f"{amount(len(running), 'server')} of {directory} still running: `make down` first")
@@ -176,7 +177,7 @@ def up(directory: Path = RUN) -> None:
 
 
 def down(directory: Path = RUN) -> None:
-    """Stop the servers that `up` recorded, and say how many; their data and logs stay until the next `up`."""
+    """Stop the servers that `up` recorded, and print how many; their data and logs stay until the next `up`."""
     servers = processes.read_pid_file(directory / "pids.json")
     hdfs = [server for server in servers if server.name == "hdfs"]
     processes.stop(server for server in servers if server not in hdfs)

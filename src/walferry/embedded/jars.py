@@ -1,8 +1,8 @@
-"""The jars of the embedded servers, and how they are fetched into the cache folder.
+"""Lists the jars of the embedded servers, and fetches them into the cache folder.
 
 Each list is complete: no jar's own dependencies are resolved, so Maven and Ivy fetch exactly the same set.
-`python -m walferry.embedded jars` fetches the newest version's; later calls only check the folder. Other versions of
-HBase are fetched when they are first booted.
+`python -m walferry.embedded jars` fetches the newest version's jars; later calls only check the folder. Another version
+of HBase is fetched at its first boot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from walferry.settings import Places
 
 NEWEST = "2.6.3"
 COORDINATES = (
-    # HMaster, HRegionServer, ZooKeeper, MiniDFSClusterManager, WALPrettyPrinter and all they need, in one jar.
+    # HMaster, HRegionServer, ZooKeeper, MiniDFSClusterManager, WALPrettyPrinter and all their dependencies, in one jar.
     "org.apache.hbase:hbase-shaded-testing-util:2.6.3-hadoop3",
     "org.apache.hbase:hbase-thrift:2.6.1",
     "org.apache.thrift:libthrift:0.14.1",
@@ -53,7 +53,7 @@ COORDINATES = (
     "io.opentelemetry:opentelemetry-context:1.49.0",
     "io.opentelemetry.semconv:opentelemetry-semconv:1.29.0-alpha",
 )
-"""HBase NEWEST; also HDFS and the Thrift servers of clusters of every version"""
+"""HBase NEWEST; also the HDFS and Thrift servers for clusters of every version"""
 _LOGGING = (
     "org.slf4j:slf4j-api:1.7.33",
     "ch.qos.reload4j:reload4j:1.2.22",
@@ -66,8 +66,8 @@ _TRACING = (
     "io.opentelemetry:opentelemetry-semconv:1.15.0-alpha",
 )
 _RELOAD4J = "org.slf4j:slf4j-reload4j:1.7.36"
-_LOG4J = "org.slf4j:slf4j-log4j12:1.7.25"  # its class names are in the code of 2.2
-# One jar again: HMaster, HRegionServer, ZooKeeper, WALPrettyPrinter, and a Hadoop client of its own.
+_LOG4J = "org.slf4j:slf4j-log4j12:1.7.25"  # 2.2's code names its classes
+# Also one jar: HMaster, HRegionServer, ZooKeeper, WALPrettyPrinter, and a Hadoop client of its own.
 VERSIONS = {
     "1.7.2": (
         "org.apache.hbase:hbase-shaded-testing-util:1.7.2",
@@ -101,13 +101,13 @@ VERSIONS = {
 """the versions of HBase that can be booted, with the jars of each"""
 MAPREDUCE = (
     "org.apache.hbase:hbase-mapreduce:2.6.1-hadoop3",
-    # What it names that the jar of NEWEST has under other names.
+    # Classes that it needs under their own names; NEWEST's jar has them under other names.
     "org.apache.zookeeper:zookeeper:3.8.4",
     "io.dropwizard.metrics:metrics-core:3.2.6",
     "com.google.protobuf:protobuf-java:2.5.0",
     "io.opentelemetry:opentelemetry-semconv:1.15.0-alpha",
 )
-"""beside those of NEWEST, for HBase's MapReduce jobs (WALPlayer, HashTable, …), which run within their own process"""
+"""in addition to NEWEST's jars, for HBase's MapReduce jobs (WALPlayer, HashTable, …), which run in their own process"""
 OLDEST_JAVA = 17
 
 
@@ -118,7 +118,7 @@ def cache_folder() -> Path:
 
 @cache
 def java() -> str:
-    """Path of the `java` to run (JAVA_HOME first, then PATH). Raises WalferryError when there is none, or it is too
+    """Path of the `java` to run (JAVA_HOME first, then PATH). Raises WalferryError if there is none or if it is too
     old."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
@@ -133,19 +133,19 @@ def java() -> str:
 
 
 def coordinates(version: str) -> tuple[str, ...]:
-    """The jars of a version of HBase. Raises UsageError for one that is not in VERSIONS."""
+    """The jars of a version of HBase. Raises UsageError for a version that is not in VERSIONS."""
     if version not in VERSIONS:
         raise UsageError(f"HBase {version} cannot be booted here; choose one of {', '.join(VERSIONS)}", version=version)
     return VERSIONS[version]
 
 
 def classpath(version: str = NEWEST) -> str:
-    """Class path of the jars, fetched first if the cache folder lacks them. Raises WalferryError when that fails."""
+    """Class path of a version's jars; fetches them unless the cache has them. Raises WalferryError if that fails."""
     return _classpath(fetch(version))
 
 
 def mapreduce_classpath() -> str:
-    """Class path of HBase's MapReduce jobs, of NEWEST; fetched like `classpath`."""
+    """Class path of NEWEST's MapReduce jobs; fetched like `classpath`."""
     return f"{classpath()}{os.pathsep}{_classpath(_fetch(MAPREDUCE))}"
 
 
@@ -161,8 +161,8 @@ def _classpath(folder: Path) -> str:
 def _fetch(wanted: Sequence[str]) -> Path:
     """Fetch jars unless the cache has them; return their folder.
 
-    The complete folder appears by a rename, so a broken download leaves nothing behind and two checkouts may fetch at
-    the same time.
+    A rename makes the complete folder appear, so a broken download leaves nothing behind, and two checkouts may fetch
+    at the same time.
     """
     digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:12]
     folder = cache_folder() / f"jars-{digest}"
@@ -184,7 +184,7 @@ def _fetch(wanted: Sequence[str]) -> Path:
         try:
             fetched.rename(folder)
         except OSError:
-            if not folder.is_dir():  # otherwise another process was faster, with the same jars
+            if not folder.is_dir():  # if it exists, another process was faster, with the same jars
                 raise
     return folder
 
@@ -210,7 +210,7 @@ def _by_maven(scratch: Path, wanted: Sequence[str]) -> list[str]:
 
 
 def _by_ivy(scratch: Path, wanted: Sequence[str]) -> list[str]:
-    """PySpark's Ivy needs no Maven; it fetches one jar after the other, so it takes longer."""
+    """Fetch with PySpark's Ivy, which needs no Maven but takes longer: it fetches one jar after the other."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise WalferryError("neither `mvn` nor PySpark's Ivy was found to fetch jars: install Maven or pyspark")

@@ -1,4 +1,4 @@
-"""A cluster whose HDFS is a plain name node and a plain data node, a process each, instead of one MiniDFSCluster."""
+"""A cluster whose HDFS is a plain name node and a plain data node, each in its own process, not one MiniDFSCluster."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _STARTED = {"hdfs": r"NameNode RPC up at", "datanode": r"successfully registered
 
 @dataclass
 class PlainHdfs(MiniCluster):
-    """Its servers are those of MiniCluster, of which `hdfs` is the name node, and `datanode`.
+    """Has the servers of MiniCluster, where `hdfs` is the name node, and `datanode`.
 
-    `hdfs_site` says where both listen, and that they keep their data in the folder `hdfs` of the directory.
+    `hdfs_site` sets where both listen, and that they keep their data in the folder `hdfs` of the directory.
     """
 
     @property
@@ -43,7 +43,7 @@ class PlainHdfs(MiniCluster):
 
     def await_started(self, name: str, deadline: float) -> None:
         super().await_started(name, deadline)
-        if name == "hdfs":  # HBase wants to write at once
+        if name == "hdfs":  # HBase writes at once
             self.await_started("datanode", deadline)
 
     def stop(self) -> None:

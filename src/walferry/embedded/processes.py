@@ -1,7 +1,7 @@
-"""Server processes on this machine: start, watch, stop, and never leave one behind.
+"""Server processes on this machine: starts, watches and stops them, and never leaves one behind.
 
-Every process gets a session of its own: ending its process group ends whatever it started, and Ctrl-C in a terminal
-reaches only us. If we die without cleaning up, the leash ends the servers: see `Leash`.
+Every server gets a session of its own: ending its process group ends whatever it started, and Ctrl-C in a terminal
+reaches only this process. If this process dies without cleaning up, the `Leash` ends the servers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from walferry.errors import WalferryError
 STOP_GRACE_S = 10.0
 LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000  # below the range of ephemeral ports
 _given: set[int] = set()
-"""ports that this process has given out: their servers may not listen yet"""
+"""ports that this process has handed out; their servers may not listen yet"""
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of 127.0.0.1 that are free at the moment; none is given out twice."""
+    """`count` different TCP ports of 127.0.0.1 that are free at the moment; never hands out a port twice."""
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         left = [port for port in range(LOWEST_PORT, HIGHEST_PORT) if port not in _given]
@@ -55,10 +55,10 @@ class ServerProcess:
     pid: int
     started: float
     log: str
-    log_offset: int = 0  # where this process's lines begin: a restarted server appends to the same file
+    log_offset: int = 0  # where this process's lines start: a restarted server appends to the same file
 
     def is_alive(self) -> bool:
-        """Whether this very process is still running (a zombie is not)."""
+        """Whether this very process is still running; a zombie does not count."""
         try:
             process = psutil.Process(self.pid)
             same = process.create_time() == self.started
@@ -67,7 +67,7 @@ class ServerProcess:
             return False
 
     def output(self) -> str:
-        """What this process has written to its log so far."""
+        """This process's log so far."""
         with Path(self.log).open("rb") as file:
             file.seek(self.log_offset)
             return file.read().decode(errors="replace")
@@ -79,12 +79,12 @@ class ServerProcess:
     def await_line(self, pattern: str, deadline: float) -> str:
         """Wait until a line of the log matches `pattern` and return it.
 
-        `deadline` is a time.monotonic() time. Raises WalferryError with the last log lines when the process ends first,
-        or the deadline passes.
+        `deadline` is a time.monotonic() time. Raises WalferryError with the last log lines if the process ends first or
+        the deadline passes.
         """
         wanted = re.compile(pattern)
         while True:
-            alive = self.is_alive()  # before the log is read, so that its last lines are not missed
+            alive = self.is_alive()  # checked before reading the log, so as not to miss its last lines
             output = self.output()
             if match := wanted.search(output):
                 return match[0]
@@ -95,10 +95,10 @@ class ServerProcess:
 
 
 class Leash:
-    """A small helper process that ends our servers when we die, even by kill -9.
+    """A small helper process that ends this process's servers when this process dies, even by kill -9.
 
-    It reads its stdin, whose other end only we hold: `+pid` and `-pid` lines say which process groups are ours, and the
-    end of the input means that we have died.
+    It reads its stdin, whose other end only this process holds: `+pid` and `-pid` lines add and remove process groups,
+    and the end of the input means that this process has died.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Leash:
         self._send(f"+{pid}")
 
     def release(self, pid: int) -> None:
-        """Let the process group `pid` live on: it has already ended, or is meant to outlive us."""
+        """Take the process group `pid` off the leash: it has already ended, or should outlive this process."""
         self._send(f"-{pid}")
 
     def _send(self, line: str) -> None:
@@ -157,7 +157,7 @@ leash = Leash()
 def start(
     name: str, command: Sequence[str], log: Path, *, folder: Path, environment: Mapping[str, str] | None = None
 ) -> ServerProcess:
-    """Start `command` in `folder`, in its own session and on the leash; stdout and stderr are appended to `log`."""
+    """Start `command` in `folder`, in its own session and on the leash; appends stdout and stderr to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         offset = output.tell()
@@ -175,9 +175,9 @@ def start(
 
 
 def stop(servers: Iterable[ServerProcess], *, grace_s: float = STOP_GRACE_S) -> None:
-    """End the servers and all that they started: SIGTERM to all, SIGKILL to those left after `grace_s` seconds.
+    """End the servers and all processes they started: SIGTERM to all, SIGKILL to those left after `grace_s` seconds.
 
-    Servers that have ended, or whose pid now belongs to another process, are ignored.
+    Ignores servers that have ended or whose pid now belongs to another process.
     """
     processes: list[psutil.Process] = []
     leaders: list[int] = []
@@ -195,7 +195,7 @@ def stop(servers: Iterable[ServerProcess], *, grace_s: float = STOP_GRACE_S) -> 
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    for pid in leaders:  # what a server started meanwhile, in its own process group
+    for pid in leaders:  # processes that a server started meanwhile, in its process group
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
     psutil.wait_procs(left, timeout=grace_s)

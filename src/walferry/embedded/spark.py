@@ -21,14 +21,14 @@ from walferry.errors import UsageError, WalferryError
 HOST = "127.0.0.1"
 BOOT_DEADLINE_S = 120.0
 _DEPLOY = "org.apache.spark.deploy"
-# An app's folder at a worker holds the packed environment, which is large.
+# An app's folder on a worker holds the packed environment, which is large.
 _CLEANUP = {"enabled": "true", "interval": 30, "appDataTtl": 120}
 _FORGET_APPS = " ".join(f"-Dspark.worker.cleanup.{key}={value}" for key, value in _CLEANUP.items())
 
 
 @dataclass
 class SparkCluster:
-    """A master and `workers` workers with one core and 1 GiB each; all their files are below `directory`."""
+    """A master and `workers` workers with one core and 1 GiB each; keeps all their files below `directory`."""
 
     directory: Path
     port: int
@@ -38,7 +38,7 @@ class SparkCluster:
 
     @classmethod
     def lay_out(cls, directory: Path, workers: int = 2) -> SparkCluster:
-        """Choose free ports; starts nothing."""
+        """Choose free ports without starting anything."""
         port, ui_port = processes.free_ports(2)
         return cls(directory, port, ui_port, workers)
 
@@ -63,9 +63,9 @@ class SparkCluster:
         return {"conn_type": "spark", "host": self.master, "extra": extra}
 
     def start(self) -> None:
-        """Pack the environment unless that was done, start everything and return when the workers have registered.
+        """Pack the environment unless it is packed, start everything and return when the workers have registered.
 
-        Raises WalferryError with the end of the log of a process that does not start.
+        If a process does not start, raises WalferryError with the end of its log.
         """
         deadline = time.monotonic() + BOOT_DEADLINE_S
         try:
@@ -85,7 +85,7 @@ class SparkCluster:
             raise
 
     def stop(self) -> None:
-        """End everything, including executors. Repeating it does nothing."""
+        """End everything, including executors. A second call does nothing."""
         servers, self.servers = list(self.servers.values()), {}
         processes.stop(reversed(servers))
 
@@ -114,11 +114,11 @@ class SparkCluster:
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
-            # Of executors too, which their workers start.
+            # Also applies to executors, which the workers start.
             **({"JDK_JAVA_OPTIONS": " ".join(flags)} if (flags := more_jvm_flags()) else {}),
             "SPARK_WORKER_OPTS": _FORGET_APPS,
             "WALFERRY_ENVIRONMENTS": str(self.directory / "environments"),
-            # The workers have only the packed environment, as they would on other machines.
+            # The workers have only the packed environment, like workers on other machines.
             "PATH": os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if p != _scripts()),
             "PYTHONPATH": "",
         }
@@ -133,7 +133,7 @@ class SparkCluster:
 
 
 def spark_home() -> Path:
-    """The installed PySpark, which is a complete Spark. Raises UsageError when there is none."""
+    """The folder of the installed PySpark, a complete Spark. Raises UsageError if there is none."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise UsageError("PySpark is not installed: install walferry[spark]")

@@ -1,4 +1,4 @@
-"""HBase's own programs from the jars: independent readers, for tests to compare with."""
+"""Runs HBase's own programs from the jars: independent readers for tests to compare with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(cluster: MiniCluster, main: str, arguments: Sequence[str], *, timeout_s:
     """Run the Java class `main` with the configuration of `cluster` and return its stdout.
 
     Paths among the arguments are Hadoop paths: "/hbase/…" on the cluster's HDFS, "file:///…" on this machine.
-    Raises WalferryError with the end of stderr when it fails.
+    If the program fails, raises WalferryError with the end of stderr.
     """
     called = command(cluster, main, arguments)
     answer = subprocess.run(called, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
@@ -30,15 +30,15 @@ def run(cluster: MiniCluster, main: str, arguments: Sequence[str], *, timeout_s:
 
 
 def command(cluster: MiniCluster, main: str, arguments: Sequence[str]) -> list[str]:
-    """The command that `run` runs."""
-    # Its log goes to stderr, by the servers' log4j.properties.
+    """The command line of `run`."""
+    # The servers' log4j.properties sends the program's log to stderr.
     flags = [*JVM_FLAGS, *more_jvm_flags(), "-Xmx512m", f"-Djava.io.tmpdir={cluster.directory / 'tmp'}"]
     return [jars.java(), *flags, "-cp", cluster.classpath, main, *arguments]
 
 
 def print_wal(cluster: MiniCluster, path: str) -> list[dict[str, Any]]:
-    """The entries of a closed WAL file as HBase's WALPrettyPrinter prints them in JSON."""
+    """The entries of a closed WAL file, as HBase's WALPrettyPrinter prints them in JSON."""
     output = run(cluster, WAL_PRETTY_PRINTER, ["--json", path])
-    # Its "JSON" has plain lines between the entries; each entry begins a line, possibly after a comma.
+    # The printer's "JSON" has plain lines between entries; each entry starts a line, possibly after a comma.
     decoder = json.JSONDecoder()
     return [decoder.raw_decode(output, start.end())[0] for start in re.finditer(r"^,?(?=\{)", output, re.MULTILINE)]

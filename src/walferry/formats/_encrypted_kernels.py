@@ -31,7 +31,7 @@ BAD_IV = 36
 REASONS = {BAD_IV: "an encrypted cell does not begin with its IV"}
 
 BLOCK = 16
-MORE_BYTES = 20  # at most so many more than the encrypted cell has
+MORE_BYTES = 20  # at most, by which a plain cell exceeds its encrypted form
 START, CELLS_START, FIRST_CELL = range(3)
 IV_AT, CELL_AT, CELL_LENGTH = range(3)
 

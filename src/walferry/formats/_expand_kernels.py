@@ -84,7 +84,7 @@ COMPRESSED_AT, COMPRESSED_LENGTH, VALUE_AT, VALUE_LENGTH = range(4)
 
 
 class Expansion(NamedTuple):
-    """What the kernels work on. `slots`, `uses` and `arena` are the dictionaries (`_dictionary_kernels`)."""
+    """The state of the kernels. `slots`, `uses` and `arena` are the dictionaries (`_dictionary_kernels`)."""
 
     slots: npt.NDArray[np.int64]
     uses: npt.NDArray[np.int64]
