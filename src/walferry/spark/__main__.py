@@ -107,7 +107,7 @@ def pack(file: Path, python: Path = PYTHON) -> None:
     Leaves out PySpark, which the workers have, and whatever only drivers need. The packages are one file inside the
     archive, and `bin/python` unpacks it once per machine; Spark would unpack it for the driver and each executor of
     every app. The archive is a zip file because Spark keeps neither the executable bits nor the links of a tar file.
-    Raises UsageError if `file` has another suffix.
+    Raises UsageError unless `file` ends in .zip.
     """
     if file.suffix != ".zip":
         raise UsageError(f"{file}: name it *.zip; Spark loses the executable bits of other archives")

@@ -178,8 +178,8 @@ class NoSparkError(WalferryError):
 
 
 def session_for(spark: Callable[[], SparkSession], size: int, here: int) -> SparkSession | None:
-    """The session for work on `size` bytes; None if `size` is at most `here`. Such small work needs no Spark, and does
-    not wait for its start."""
+    """The session for work on `size` bytes; None if `size` is at most `here`: such small work needs no Spark. Under
+    spark-submit the session is opened in any case."""
     opened = spark() if size > here or must_open() else None
     return opened if size > here else None
 
