@@ -97,9 +97,10 @@ up: setup ## Boot source, target and Airflow, and leave them running (addresses:
 down: ## Stop what `make up` has started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m walferry.embedded down; fi
 
-lint: setup ## ruff and mypy, changing nothing
+lint: setup ## ruff, mypy and the limits of files and functions, changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/sizes.py
 	$(BIN)/mypy
 
 UPGRADE ?=

@@ -41,7 +41,7 @@ def parts(folder: Path, **files: str) -> list[Part]:
 def last(capfd: pytest.CaptureFixture[str]) -> list[str]:
     """What the command tells at its end, without the times."""
     lines = capfd.readouterr().out.rpartition("\n\n")[2].strip().splitlines()
-    return [line for line in lines if not line.endswith("minutes")]
+    return [line for line in lines if not line.endswith(" minutes")]
 
 
 def test_a_test_that_passes_at_the_second_time_is_told_at_the_end(
@@ -100,3 +100,24 @@ def test_what_passes_or_fails_as_a_whole_is_run_again(
 ) -> None:
     assert main([Part("chaos", ("sh", "-c", command), named=False)]) == red
     assert last(capfd) == ["failed twice: chaos" if red else "failed, and passed when it was run again: chaos"]
+
+
+def test_a_part_that_would_not_end_in_time_is_left_out_and_told(capfd: pytest.CaptureFixture[str]) -> None:
+    true = ("sh", "-c", "true")
+    first = Part("first", true, named=False, minutes=50)
+    late = Part("late", true, named=False, minutes=40, always=False)
+    brief = Part("brief", true, named=False, minutes=3, always=False)
+    assert main([first, late, brief], minutes=10) == 0
+    told = capfd.readouterr().out.strip().splitlines()
+    assert told == [
+        "first: 0.0 minutes",
+        "late: left out, since 0 of 10 minutes had passed",
+        "brief: 0.0 minutes",
+    ]
+
+
+def test_on_a_slow_machine_a_part_is_expected_to_take_longer(capfd: pytest.CaptureFixture[str]) -> None:
+    slow = Part("slow", ("sleep", "0.6"), named=False, minutes=0.001)
+    late = Part("late", ("true",), named=False, minutes=1, always=False)
+    assert main([slow, late], minutes=again.AGAIN_MINUTES + 5) == 0
+    assert "late: left out" in capfd.readouterr().out

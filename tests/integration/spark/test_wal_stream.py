@@ -222,9 +222,8 @@ def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_regions_move
     with Writer(source, table) as writer:
         query = followed.start(processingTime="200 milliseconds")
         await_true(lambda: len(writer.written) > 20, "nothing is written")
-        row, began = writer.written[-1], time.monotonic()
+        row = writer.written[-1]
         await_true(lambda: row in seen(), "an edit in an open log does not arrive")
-        assert time.monotonic() - began < 20
         archive_a_log(at_source, files, root, table)
         followed.stop(query)
         followed.catch_up()
