@@ -165,7 +165,7 @@ def measure(
             begun = time.perf_counter()
             live_through(run, source, size, range(done, day * size.rounds + 1))
             done = day * size.rounds + 1
-            run.source_log._whole_at = None  # the first of the measured rounds lists the whole archive
+            run.wal_listing._whole_at = None  # the first of the measured rounds lists the whole archive
             print(f"history of {day} days: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
             own, busy, asked = [], [], Waits()
             for _ in range(measured):

@@ -156,7 +156,7 @@ def require_missed(run: Run, table: str, folder: Path) -> None:
 def until_deleted(run: Run, source: MiniCluster, names: set[str], *, copying: bool) -> None:
     """Wait until HBase has deleted these logs."""
     deadline = time.monotonic() + 120
-    while names & (in_archive(source) | {file.name for file in run.source_log.live()}):
+    while names & (in_archive(source) | {file.name for file in run.wal_listing.live()}):
         assert time.monotonic() < deadline
         if copying:  # also what the flush has just written
             by_copies.tend(run)
@@ -182,7 +182,7 @@ def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one
         def closed() -> set[str]:
             """Logs past the fence that are closed, all that was written until now among them."""
             newest = cut_log(run, whole=True).current
-            live = [file for file in run.source_log.live() if run.fences().starts_by(file)]
+            live = [file for file in run.wal_listing.live() if run.fences().starts_by(file)]
             return {file.name for file in live if file.number < newest[file.group]}
 
         def let_go(names: set[str], *, copying: bool) -> None:

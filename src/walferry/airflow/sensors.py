@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, BaseSensorOperator, Context
 
+from walferry.airflow.alerts import alert_once
 from walferry.airflow.operators import final_errors
 from walferry.airflow.triggers import WalTrigger
-from walferry.amounts import amount
 from walferry.process import open_ledger
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LATE_SECONDS = 300
-"""A lag raises an alert when it exceeds the run's max_lag by this many seconds."""
 CLEANER_TTL_SECONDS = 600
 """HBase's default of hbase.master.logcleaner.ttl"""
 
@@ -64,23 +61,25 @@ class WalWatchSensor(BaseSensorOperator):
     def look(self, context: Context, event: Any = None, moved: int = 0, grown: int = 0) -> dict[str, Any]:
         """Record and announce changes, or wait again. `moved` and `grown` count files that were recorded before."""
         from walferry.airflow.hook import airflow_connection
-        from walferry.watch import watch as follow
+        from walferry.watch import watch as log_watch
 
-        with final_errors(), open_ledger(actor=follow.WATCHER) as ledger:
+        with final_errors(), open_ledger(actor=log_watch.WATCHER) as ledger:
             cluster = airflow_connection(self.source)
             address = cluster.address()
-            run = follow.watch_run(ledger, self.source, cluster)
-            listing = follow.list_now(cluster)
+            run = log_watch.watch_run(ledger, self.source, cluster)
+            listing = log_watch.list_now(cluster)
             # Alert before recording: a file that has just vanished raises an alert for each run that lacks it.
             facts = measure(ledger, run, self.source, cluster, listing, float(self.cleaner_ttl))
             for one in facts:
-                alert(ledger, run, self.source, one)
-            changes = follow.record(ledger, run.run_id, follow.look_into_open(ledger, run.run_id, listing, cluster))
+                alert_once(ledger, run, self.source, one)
+            changes = log_watch.record(
+                ledger, run.run_id, log_watch.look_into_open(ledger, run.run_id, listing, cluster)
+            )
             moved, grown = moved + len(changes.moved), grown + len(changes.grown)
-            since = max(_last_announced(context, wal_asset(self.source)), follow.announced_ms(ledger, run))
-            news = follow.news(ledger, run, cluster, since)
+            since = max(_last_announced(context, wal_asset(self.source)), log_watch.announced_ms(ledger, run))
+            news = log_watch.news(ledger, run, cluster, since)
             if news.sealed and not news.with_edits:
-                follow.nothing_to_announce(ledger, run, news.through_ms)
+                log_watch.nothing_to_announce(ledger, run, news.through_ms)
         log.info("%d WAL files; %s", len(listing.files), changes.counts())
         if news.with_edits:
             extra: dict[str, Any] = {
@@ -117,49 +116,17 @@ def measure(
     """Measure every unfinished run on this source and send the gauges."""
     from walferry.airflow import metrics
     from walferry.hbase.client import HBaseClient
-    from walferry.watch import watch as follow
+    from walferry.watch import watch as log_watch
 
-    runs = follow.runs_on(ledger, cluster)
+    runs = log_watch.runs_on(ledger, cluster)
     if not runs:
         return []
     with HBaseClient(cluster.address()) as client:
-        peers = follow.peers_that_keep(client)
+        peers = log_watch.peers_that_keep(client)
     found = []
     for run in runs:
         kept = any(o.kind == "peer" and o.name in peers for o in ledger.of(run.run_id).objects.all())
-        facts = follow.run_facts(ledger, run, listing, watch=watch, kept=kept, cleaner_ttl=cleaner_ttl)
+        facts = log_watch.run_facts(ledger, run, listing, watch=watch, kept=kept, cleaner_ttl=cleaner_ttl)
         metrics.emit(facts, source)
         found.append(facts)
     return found
-
-
-def alert(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> None:
-    """Alert, once for each, for lost files, new items in quarantine and a lag above the run's limit."""
-    from walferry.airflow.notifiers import send
-    from walferry.watch import watch as follow
-
-    late = facts.lag_seconds is not None and facts.lag_seconds > facts.max_lag + LATE_SECONDS
-    found: Mapping[str, tuple[list[str], str]] = {
-        "gap": (
-            list(facts.lost),
-            f"{amount(len(facts.lost), 'WAL file no longer exists', 'WAL files no longer exist')} at the source, not "
-            f"applied by run {facts.run_id}: the log has a gap; abort the run and start over with a new snapshot",
-        ),
-        "quarantine": (
-            [str(item) for item in facts.held],
-            f"{amount(len(facts.held), 'item waits', 'items wait')} in quarantine of run {facts.run_id} (walferry "
-            "quarantine list)",
-        ),
-        "lag": (
-            ["late"] if late else [],
-            f"run {facts.run_id} has a lag of {facts.lag_seconds or 0:.0f} s; its max_lag is {facts.max_lag} s",
-        ),
-    }
-    for kind, (keys, text) in found.items():
-        fresh = sorted(follow.unannounced(ledger, watch, kind, facts.run_id, keys))
-        if fresh:
-            log.error("%s: %s: %s", kind, text, ", ".join(fresh[:10]))
-            message = {"event": kind, "run": facts.run_id, "source": source, "message": text, "what": fresh[:100]}
-            if not send(message):
-                continue  # not delivered: the next look tries again
-        follow.mark_announced(ledger, watch, kind, facts.run_id, keys)

@@ -46,7 +46,7 @@ def replay(
 
 
 def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> None:
-    from walferry.replay.rounds.follower import replay as follow
+    from walferry.replay.rounds import follower
     from walferry.run.progress.backlog import unapplied
     from walferry.run.progress.lag import caught_up
     from walferry.run.run import Run
@@ -65,7 +65,7 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
                 )
             return
         with Run(book, record.run_id) as run:
-            follow(run, open_session(record.run_id), until=lambda: caught_up(run.ledger))
+            follower.replay(run, open_session(record.run_id), until=lambda: caught_up(run.ledger))
         rounds, last = book.of(record.run_id).rounds.totals().rounds, book.of(record.run_id).rounds.latest(1)[0]
     if as_json:
         print_json({"run": record.run_id, "rounds": rounds, "lag_seconds": last.lag_ms / 1000})

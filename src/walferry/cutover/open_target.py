@@ -20,7 +20,7 @@ from walferry.amounts import amount, rows_differ
 from walferry.clock import now_ms, steady_s
 from walferry.cutover.conditions import ask, asked_at, reasons
 from walferry.errors import WalferryError, is_transient
-from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.hbase.server_pages import COUNTED_LATE_MS
 from walferry.migration.comparing.written_rows import compare_written, differing
 from walferry.migration.explaining.since_opening import NOTHING, Fragile
 from walferry.migration.repairing.known_differences import RepairMeans, repair_differing

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import admin, bulk_load, mutate, region_calls, scan, schemas, settings, splits, table_states
+from walferry.hbase import admin, bulk_load, mutate, region_calls, scan, schemas, server_pages, splits, table_states
 from walferry.hbase import peers as replication_peers
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import Authenticate
@@ -471,7 +471,7 @@ class HBaseClient:
         The server updates the count every five seconds and may report one that is ten seconds old: see COUNTED_LATE_MS.
         None if the count cannot be read, for the same reasons as `settings`.
         """
-        return settings.unlogged_writes(self, server)
+        return server_pages.unlogged_writes(self, server)
 
     def settings(self, server: Server) -> dict[str, str] | None:
         """All settings of a region server by name, HBase's defaults included.
@@ -479,4 +479,4 @@ class HBaseClient:
         None if they cannot be read: the server has no web pages (`hbase.regionserver.info.port`), or its pages cannot
         be reached, serve TLS only, or require a login.
         """
-        return settings.settings(self, server)
+        return server_pages.settings(self, server)

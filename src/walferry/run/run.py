@@ -22,9 +22,9 @@ from walferry.run.phases import needed, phase_of
 from walferry.run.recorded_spec import source_of, source_tables, spec_of
 from walferry.run.spec import Cluster, TablePair
 from walferry.storage import FileSystem, open_hdfs
+from walferry.wal.cached_listing import CachedListing
 from walferry.wal.copies import as_url, open_folder, with_copies
 from walferry.wal.fences import Fences
-from walferry.wal.source_log import SourceLog
 
 if TYPE_CHECKING:
     from walferry.settings import LogTimes, Writing
@@ -62,7 +62,7 @@ class Run:
 
     def close(self) -> None:
         """Close the clients and the connections to file systems that were opened."""
-        self.__dict__.pop("source_log", None)
+        self.__dict__.pop("wal_listing", None)
         for opened in ("source", "target", "source_files", "target_files"):
             client = self.__dict__.pop(opened, None)
             if client is not None:
@@ -106,9 +106,9 @@ class Run:
         return file_system(self.spec.target)
 
     @cached_property
-    def source_log(self) -> SourceLog:
+    def wal_listing(self) -> CachedListing:
         """The source's WAL files, for listing them in every round."""
-        return SourceLog(self.source_files, self.wal_root)
+        return CachedListing(self.source_files, self.wal_root)
 
     def source_address(self, workers: int = 0) -> ClusterAddress:
         """The source, with copies of its WALs, for the driver or, with `workers`, for each of so many Spark workers."""

@@ -210,10 +210,10 @@ def test_a_log_that_somebody_took_out_of_the_queue_stops_the_round_while_it_is_w
     zookeeper.client.delete(path)
     try:
         with pytest.raises(NotQueuedError, match=f"is in no queue of the peer {run.peer}"):
-            check_complete(run, run.source_log.live())
+            check_complete(run, run.wal_listing.live())
     finally:
         zookeeper.client.create(path, value)
-    check_complete(run, run.source_log.live())
+    check_complete(run, run.wal_listing.live())
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["by group", "by row"])

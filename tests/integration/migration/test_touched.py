@@ -19,7 +19,7 @@ from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
-from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.hbase.server_pages import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable
 from walferry.migration.comparing import compare_ahead, written_rows
 from walferry.migration.comparing.compare import compare

@@ -18,9 +18,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.callback import PAYLOAD_STATUS_KEY, CallbackTrigger
 from airflow.utils.state import CallbackState
 
+from walferry.airflow.alerts import alert_once
 from walferry.airflow.notifiers import WalferryNotifier, alert_of, kind_of, send
 from walferry.airflow.operators import final_errors
-from walferry.airflow.sensors import alert
 from walferry.errors import GapError, GateShutError, UsageError
 from walferry.ledger import Ledger
 from walferry.run.spec import Cluster
@@ -154,18 +154,18 @@ def test_the_watch_tells_each_thing_once_and_again_when_the_webhook_was_away(web
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
         watch = watch_run(ledger, "hbase_source", cluster)
         webhook.code = 500
-        alert(ledger, watch, "hbase_source", facts)
+        alert_once(ledger, watch, "hbase_source", facts)
         webhook.code = 200
         webhook.messages.clear()
-        alert(ledger, watch, "hbase_source", facts)
+        alert_once(ledger, watch, "hbase_source", facts)
         assert [(m["event"], m["what"]) for m in webhook.messages] == [
             ("gap", ["file.3"]), ("quarantine", ["7"]), ("lag", ["late"])
         ]  # fmt: skip
         webhook.messages.clear()
-        alert(ledger, watch, "hbase_source", facts)
+        alert_once(ledger, watch, "hbase_source", facts)
         assert webhook.messages == []
-        alert(ledger, watch, "hbase_source", replace(facts, lag_seconds=20.0, held=(7, 8)))
-        alert(ledger, watch, "hbase_source", replace(facts, held=(7, 8)))
+        alert_once(ledger, watch, "hbase_source", replace(facts, lag_seconds=20.0, held=(7, 8)))
+        alert_once(ledger, watch, "hbase_source", replace(facts, held=(7, 8)))
         assert [(m["event"], m["what"]) for m in webhook.messages] == [("quarantine", ["8"]), ("lag", ["late"])]
 
 

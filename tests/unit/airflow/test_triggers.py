@@ -19,7 +19,7 @@ from walferry.ledger import Ledger
 from walferry.run.spec import Cluster
 from walferry.storage import Local
 from walferry.wal.files import Place, WalFile
-from walferry.watch import watch as follow
+from walferry.watch import watch as log_watch
 from walferry.watch.listing import Listing
 
 CLUSTER = Cluster(zookeeper="zk:2181", webhdfs="http://nn:9870", rootdir="hdfs://nn:8020/hbase", user="hbase")
@@ -48,9 +48,9 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
 @pytest.fixture
 def run_id(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> str:
     """The watch's run, which has seen one sealed file and one open one."""
-    monkeypatch.setattr(follow, "_holds_edits", lambda *_: False)  # small files are not read: there is no cluster
-    run = follow.watch_run(ledger, "hbase_source", CLUSTER)
-    follow.record(ledger, run.run_id, listing(wal(1, length=10), wal(2)))
+    monkeypatch.setattr(log_watch, "_holds_edits", lambda *_: False)  # small files are not read: there is no cluster
+    run = log_watch.watch_run(ledger, "hbase_source", CLUSTER)
+    log_watch.record(ledger, run.run_id, listing(wal(1, length=10), wal(2)))
     return run.run_id
 
 
@@ -138,7 +138,7 @@ def test_a_triggerer_that_takes_it_over_finds_what_was_sealed_meanwhile(
 
 def test_what_was_recorded_does_not_fire_again(ledger: Ledger, run_id: str, shown: Callable[..., list[int]]) -> None:
     now = listing(wal(2, length=99), wal(3))
-    changes = follow.record(ledger, run_id, now)
+    changes = log_watch.record(ledger, run_id, now)
     assert changes.gone == (wal(1).name,)
     assert changes.sealed == (wal(2).name,)
     shown(now)
@@ -147,14 +147,14 @@ def test_what_was_recorded_does_not_fire_again(ledger: Ledger, run_id: str, show
 
 def test_what_was_recorded_by_a_task_that_was_killed_is_announced_by_the_next(ledger: Ledger, run_id: str) -> None:
     run = ledger.run(run_id)
-    before = follow.news(ledger, run, CLUSTER, 0).through_ms
+    before = log_watch.news(ledger, run, CLUSTER, 0).through_ms
     time.sleep(0.01)  # the ledger counts milliseconds
     now = listing(wal(1, Place.ARCHIVED, 10), wal(2, length=5000), wal(3))
-    follow.record(ledger, run_id, now)
-    assert not follow.record(ledger, run_id, now).counts()["sealed"]
-    found = follow.news(ledger, run, CLUSTER, before)
+    log_watch.record(ledger, run_id, now)
+    assert not log_watch.record(ledger, run_id, now).counts()["sealed"]
+    found = log_watch.news(ledger, run, CLUSTER, before)
     assert (found.sealed, found.with_edits, found.new, found.bytes) == (1, 1, 1, 5000)
-    assert follow.news(ledger, run, CLUSTER, found.through_ms).sealed == 0
+    assert log_watch.news(ledger, run, CLUSTER, found.through_ms).sealed == 0
 
 
 def test_a_small_log_is_opened_to_tell_whether_it_holds_edits(
@@ -165,23 +165,23 @@ def test_a_small_log_is_opened_to_tell_whether_it_holds_edits(
     cell, flush = encode_cell(b"r", b"f", b"q", 1, 4), encode_cell(b"r", b"METAFAMILY", b"HBASE::FLUSH", 1, 4)
     of_hbase = header() + entry([cell], table_name=b"hbase:namespace") + entry([flush]) + TRAILER
     cluster = CLUSTER.model_copy(update={"rootdir": f"hdfs://nn:8020{tmp_path}"})
-    monkeypatch.setattr(follow, "file_system", lambda _: Local())
-    monkeypatch.setattr(follow, "SMALL_BYTES", len(edits))
+    monkeypatch.setattr(log_watch, "file_system", lambda _: Local())
+    monkeypatch.setattr(log_watch, "SMALL_BYTES", len(edits))
     files = {}
     for number, content in ((1, edits), (2, bare), (3, of_hbase)):
         path = tmp_path / "oldWALs" / wal(number).name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         files[path.name] = replace(wal(number, Place.ARCHIVED, len(content)), path=str(path))
-    run = follow.watch_run(ledger, "hbase_source", cluster)
-    follow.record(ledger, run.run_id, Listing(files))
-    found = follow.news(ledger, run, cluster, 0)
+    run = log_watch.watch_run(ledger, "hbase_source", cluster)
+    log_watch.record(ledger, run.run_id, Listing(files))
+    found = log_watch.news(ledger, run, cluster, 0)
     assert (found.sealed, found.with_edits) == (3, 1)
 
 
 def test_a_connection_that_names_another_cluster_begins_a_run_of_its_own(ledger: Ledger, run_id: str) -> None:
-    assert follow.watch_run(ledger, "hbase_source", CLUSTER).run_id == run_id
-    other = follow.watch_run(ledger, "hbase_source", CLUSTER.model_copy(update={"zookeeper": "other:2181"}))
+    assert log_watch.watch_run(ledger, "hbase_source", CLUSTER).run_id == run_id
+    other = log_watch.watch_run(ledger, "hbase_source", CLUSTER.model_copy(update={"zookeeper": "other:2181"}))
     assert other.run_id != run_id
     assert ledger.run(run_id).state == "done"
-    assert follow.known_wals(ledger, other.run_id) == {}
+    assert log_watch.known_wals(ledger, other.run_id) == {}

@@ -13,7 +13,7 @@ from walferry.errors import (
     WalKeyError,
 )
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.settings import some_settings
+from walferry.hbase.server_pages import some_settings
 from walferry.hbase.versions import By
 from walferry.migration.planning.finding import Finding
 from walferry.replay.keeping.by_copies import try_writing

@@ -18,7 +18,7 @@ from contextlib import closing
 from walferry.clock import CLOCKS_APART_MS, steady_s
 from walferry.errors import WalferryError
 from walferry.hbase.descriptors import Region
-from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.hbase.server_pages import COUNTED_LATE_MS
 from walferry.migration.sides.digest import unlike_rows
 from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
 from walferry.run.run import Run

@@ -9,7 +9,7 @@ from collections import Counter
 
 from walferry.amounts import amount, rows_differ
 from walferry.clock import duration, now_ms, shown_utc
-from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.hbase.server_pages import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable, RunLedger
 from walferry.migration.touching.equality import Equality, why_void
 from walferry.migration.touching.touched import Seen

@@ -105,9 +105,9 @@ def not_applied(run: Run, kept: Collection[str]) -> set[str]:
 
     A peer's queue names every file that was ever added to it, so files once found applied are not looked up again.
     """
-    new = set(kept) - run.source_log.applied
+    new = set(kept) - run.wal_listing.applied
     applied = run.ledger.log.applied(new)
-    run.source_log.applied = frozenset((run.source_log.applied & set(kept)) | applied)
+    run.wal_listing.applied = frozenset((run.wal_listing.applied & set(kept)) | applied)
     return new - applied
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from walferry.clock import now_ms
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.settings import number, some_settings
+from walferry.hbase.server_pages import number, some_settings
 from walferry.run.run import Run
 
 TTL = "hbase.master.logcleaner.ttl"

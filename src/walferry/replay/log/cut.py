@@ -149,14 +149,14 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     servers = run.source.servers()
     # Edits from before a move may be on any server, even on one that has no region of the tables now.
     idle, remember = idle_servers(run, servers, started_ms, may_rest=before == applied)
-    old = newest(run.source_log.live())
+    old = newest(run.wal_listing.live())
     deadline = unhindered_s() + ROLL_SECONDS
     for server in servers:
         if server.name not in idle:
             _roll(run, server, deadline)
     closed: dict[str, WalFile] = {}
     while True:
-        files = run.source_log.live()
+        files = run.wal_listing.live()
         # Ask after the listing: a server registers before it opens a log, so no live server of a listed log seems dead.
         alive = {server.name for server in run.source.servers()}
         new = newest(file for file in files if file.place is Place.LIVE)
@@ -194,7 +194,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     after = {name: lines_of(run.source, name, regions[name]) for name in names}
     # Take closed files from `closed`: the listing shows no length for a file that was open.
     files = _with_archive(run, [closed.get(file.name, file) for file in files], whole=whole)
-    return Cut(started_ms, before, after, files, current, regions, run.source_log.whole)
+    return Cut(started_ms, before, after, files, current, regions, run.wal_listing.whole)
 
 
 def _roll(run: Run, server: Server, deadline: float) -> None:
@@ -224,14 +224,14 @@ def _with_archive(run: Run, live: Sequence[WalFile], *, whole: bool) -> list[Wal
     """
     way = way_of(run)
     if whole or not way.NAMES_EVERY_LOG:
-        return run.source_log.with_archive(live, (), whole=True)
+        return run.wal_listing.with_archive(live, (), whole=True)
     fences = run.fences()
     expected = {file.name for file in fences.within(run.ledger.log.unapplied())}
     for name in not_applied(run, way.kept(run)):
         place = parse_wal_name(name)
         if place is not None and fences.starts_by(place):
             expected.add(name)
-    return run.source_log.with_archive(live, expected, whole=whole)
+    return run.wal_listing.with_archive(live, expected, whole=whole)
 
 
 def quiet_cut(run: Run) -> Cut:
@@ -271,7 +271,7 @@ def await_archive(run: Run) -> list[WalFile]:
     deadline = unhindered_s() + SPLIT_SECONDS
     while True:
         alive = {server.name for server in run.source.servers()}
-        files = run.source_log.live()
+        files = run.wal_listing.live()
         left = [f for f in files if f.place is Place.SPLITTING or (f.place is Place.LIVE and f.server not in alive)]
         if not left:
             return _with_archive(run, files, whole=True)

@@ -49,7 +49,7 @@ from walferry.replay.pieces.row_ranges import (
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.replay.rights.applying import fence_of
 from walferry.replay.rounds.batch_bulk import BULK_ATTEMPTS, load_batch
-from walferry.replay.rounds.batch_work import Batch, Work, follow
+from walferry.replay.rounds.batch_work import Batch, Work, trace_regions
 from walferry.run.facts import keep_lines
 from walferry.run.notes.sent_early import compared
 from walferry.run.progress.backlog import unapplied
@@ -185,7 +185,7 @@ def _record_group(
     now = [_part(report, calm - {edits.table for edits in report.moved}) for report in reports]
     later = [_part(report, {t.table for t in report.tallies} - {t.table for t in part.tallies})
              for report, part in zip(reports, now, strict=True)]  # fmt: skip
-    before, after = follow(work, now, calm)
+    before, after = trace_regions(work, now, calm)
     told = lineage.changes(before, after, calm - after.breaks.keys(), batch.regions)
     whole = [report for report in reports if report.complete]
     tallies = [tally for report in now if report.complete for tally in report.tallies]
@@ -273,7 +273,7 @@ def _stop_what_moved(work: Work, reports: Sequence[FileReport]) -> None:
     """Stop tables that began a new history, and tables in which a held region was split or merged."""
     run = work.run
     tables = {tally.table for report in reports for tally in report.tallies} - work.stopped()
-    _, after = follow(work, reports, tables)
+    _, after = trace_regions(work, reports, tables)
     breaks = lineage.find_breaks(after, work.batch.regions, partial(regions_if_exists, run.source))
     waiting = {table: regions for table, regions in _waiting(work, reports).items() if table in tables}
     reshaped = _reshaped(run, waiting)
@@ -333,7 +333,7 @@ def _record(work: Work, started_ms: int, groups: Sequence[_GroupDone], refusals:
         rest = (Withheld(report.file, e.table, e.region, 0) for e in part.moved if e.region in waiting[e.table])
         parts.append(replace(part, refusals=report.refusals, withheld=(*part.withheld, *rest)))
         parts += [replace(report, complete=False, tallies=_part(report, out).tallies, refusals=(), withheld=())]
-    before, after = follow(work, parts, tables)
+    before, after = trace_regions(work, parts, tables)
     pieces = run.ledger.batches.pieces()
     work.guard()
     end = in_one(numbering.number_change(run, parts, tables), run.ledger.batches.end(work.fence))

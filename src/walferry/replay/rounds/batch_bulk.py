@@ -24,7 +24,7 @@ from walferry.replay.pieces.row_ranges import as_pieces, ranges_of, unfinished
 from walferry.replay.quarantine import held_regions
 from walferry.replay.rights.applying import remove_staged
 from walferry.replay.rights.lease import LeaseLostError, OutcomeUnknownError
-from walferry.replay.rounds.batch_work import Work, follow
+from walferry.replay.rounds.batch_work import Work, trace_regions
 from walferry.run.run import RunEndedError
 from walferry.spark.clients import workers
 
@@ -97,7 +97,7 @@ def _load(work: Work) -> list[FileReport]:
 def _require_plain(work: Work, reports: Sequence[FileReport]) -> None:
     """Raise NotInBulkError if some edits may have to wait."""
     refusals = [refusal for report in reports for refusal in report.refusals]
-    _, after = follow(work, reports, work.route.tables)
+    _, after = trace_regions(work, reports, work.route.tables)
     refusals += lineage.find_breaks(after, work.batch.regions, partial(regions_if_exists, work.run.source))
     if refusals:
         raise NotInBulkError(refusals[0].reason, file=refusals[0].file, offset=refusals[0].start)

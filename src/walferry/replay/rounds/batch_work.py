@@ -89,7 +89,9 @@ class Work:
         self.route.guard(list(self.route.tables.values()))
 
 
-def follow(work: Work, reports: Sequence[FileReport], tables: Collection[str]) -> tuple[lineage.Known, lineage.Lineage]:
+def trace_regions(
+    work: Work, reports: Sequence[FileReport], tables: Collection[str]
+) -> tuple[lineage.Known, lineage.Lineage]:
     """What was known of these tables' regions before the reports, and what the reports show."""
     events = [event for report in reports if report.complete for event in report.events if event.table in tables]
     before = work.run.ledger.regions.known(tables, (event.region for event in events))

@@ -65,7 +65,7 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
     # The queue may be newer than the listing: list again before reporting a gap.
     missing = expected - present
     if missing:
-        present |= {file.name for file in run.source_log.with_archive(run.source_log.live(), missing)}
+        present |= {file.name for file in run.wal_listing.with_archive(run.wal_listing.live(), missing)}
         missing = expected - present
         empty = {name for name in missing - queued if way.NAMES_EVERY_LOG and _was_empty(run, known[name])}
         _account_for_empty(run, [as_listed(known[name]) for name in empty])
@@ -87,7 +87,7 @@ def _require_queued(run: Run, listed: Sequence[WalFile], queued: Collection[str]
         if not names:
             return
         time.sleep(LOOK_SECONDS)
-        written = _written(run.source_log.live())
+        written = _written(run.wal_listing.live())
         alive = {server.name for server in run.source.servers()}
         names = {name for name in names if written.get(name) in alive} - way_of(run).kept(run)
     if names:

@@ -354,7 +354,7 @@ class OpenLogs:
         if self._is_applied:
             self._is_applied = False
             self._send(self._handover.batch_done())
-        listed = self._run.source_log.live()
+        listed = self._run.wal_listing.live()
         pause, self._listed_at = steady_s() - self._listed_at, steady_s()
         if pause > LATE_PASSES * seconds_between(len(self._tails)) + LATE_SECONDS:
             self._doubt_next(listed)

@@ -191,7 +191,7 @@ def test_logs_that_are_all_rolled_between_their_listing_and_their_reading_are_fo
     run: Run, follow: Follow, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hole: each was read up to its trailer, and the next one was looked for only while another one was read."""
-    open_logs, live = follow(), run.source_log.live
+    open_logs, live = follow(), run.wal_listing.live
 
     def rolled() -> list[WalFile]:
         listed = live()
@@ -200,7 +200,7 @@ def test_logs_that_are_all_rolled_between_their_listing_and_their_reading_are_fo
         return listed
 
     with monkeypatch.context() as beside:
-        beside.setattr(run.source_log, "live", rolled)
+        beside.setattr(run.wal_listing, "live", rolled)
         assert open_logs.go_on()
     for number, server in enumerate(SERVERS, start=1):
         write(run, server, 0, number)

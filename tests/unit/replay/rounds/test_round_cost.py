@@ -218,7 +218,7 @@ def test_what_is_applied_and_gone_is_folded_when_the_archive_is_listed(tmp_path:
             file.unlink()
         one_round(run, 52)
         assert len(run.ledger.log.files()) == 53
-        run.source_log._whole_at = None
+        run.wal_listing._whole_at = None
         one_round(run, 53)
         # The fence's file, one for all others that are gone, and those that exist.
         left = list(range(source.number - 3, source.number + 1))
@@ -237,14 +237,14 @@ def test_a_log_that_was_begun_closed_and_archived_between_two_rounds_is_in_the_n
             source.roll_wal(SERVER)
         vars(source.cost).update(vars(Cost()))
         assert [file.number for file in one_round(run, 22)] == list(range(before, before + 5))
-        assert not run.source_log.whole
+        assert not run.wal_listing.whole
     run.ledger.whole.close()
 
 
 @pytest.mark.parametrize("what", ["a server came", "many are expected", "time has passed"])
 def test_the_archive_is_listed_as_a_whole_only_when_something_calls_for_it(tmp_path: Path, what: str) -> None:
     run, _ = run_of(tmp_path, 20)
-    log = run.source_log
+    log = run.wal_listing
     assert len(log.with_archive(log.live(), [])) == 21
     assert [file.number for file in log.with_archive(log.live(), [f"{GROUP}.12", f"{GROUP}.99"])] == [12, 30]
     live = log.live()

@@ -15,7 +15,7 @@ import pytest
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
 from walferry.hbase.errors import ConnectionFailedError
-from walferry.hbase.settings import settings, unlogged_writes
+from walferry.hbase.server_pages import settings, unlogged_writes
 from walferry.hbase.zookeeper import Server
 
 SERVER = Server("127.0.0.1", 16020, 1)

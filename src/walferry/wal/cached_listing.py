@@ -15,7 +15,7 @@ MOST_LOOKUPS = 200
 for each thousand"""
 
 
-class SourceLog:
+class CachedListing:
     """The WAL files below HBase's `root`, and when the archive was last listed as a whole."""
 
     def __init__(self, files: FileSystem, root: str) -> None:

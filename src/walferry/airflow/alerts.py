@@ -1,0 +1,50 @@
+"""What the watch of a source's log alerts of: lost files, items in quarantine, a growing lag. Each is told once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from walferry.airflow.notifiers import send
+from walferry.amounts import amount
+
+if TYPE_CHECKING:
+    from walferry.ledger import Ledger, RunRecord
+    from walferry.watch.watch import RunFacts
+
+log = logging.getLogger(__name__)
+
+LATE_SECONDS = 300
+"""A lag raises an alert when it exceeds the run's max_lag by this many seconds."""
+
+
+def alert_once(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> None:
+    """Alert, once for each, of lost files, new items in quarantine and a lag above the run's limit."""
+    from walferry.watch import watch as log_watch
+
+    late = facts.lag_seconds is not None and facts.lag_seconds > facts.max_lag + LATE_SECONDS
+    found: Mapping[str, tuple[list[str], str]] = {
+        "gap": (
+            list(facts.lost),
+            f"{amount(len(facts.lost), 'WAL file no longer exists', 'WAL files no longer exist')} at the source, not "
+            f"applied by run {facts.run_id}: the log has a gap; abort the run and start over with a new snapshot",
+        ),
+        "quarantine": (
+            [str(item) for item in facts.held],
+            f"{amount(len(facts.held), 'item waits', 'items wait')} in quarantine of run {facts.run_id} (walferry "
+            "quarantine list)",
+        ),
+        "lag": (
+            ["late"] if late else [],
+            f"run {facts.run_id} has a lag of {facts.lag_seconds or 0:.0f} s; its max_lag is {facts.max_lag} s",
+        ),
+    }
+    for kind, (keys, text) in found.items():
+        fresh = sorted(log_watch.unannounced(ledger, watch, kind, facts.run_id, keys))
+        if fresh:
+            log.error("%s: %s: %s", kind, text, ", ".join(fresh[:10]))
+            message = {"event": kind, "run": facts.run_id, "source": source, "message": text, "what": fresh[:100]}
+            if not send(message):
+                continue  # not delivered: the next look tries again
+        log_watch.mark_announced(ledger, watch, kind, facts.run_id, keys)
