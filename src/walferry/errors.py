@@ -116,8 +116,8 @@ def message_of(recorded: str) -> str:
         return recorded
     name, text = found.groups()
     if name == KeyboardInterrupt.__name__:
-        return "it was interrupted"
+        return "interrupted"
     kind = getattr(builtins, name, None)
     if isinstance(kind, type) and not issubclass(kind, OSError):  # a bug: its text may be a single word
-        return f"an unexpected error, of which the log of its process tells more: {text}".removesuffix(": ")
-    return text or "the log of its process tells why"
+        return f"unexpected error (the log of its process has the details): {text}".removesuffix(": ")
+    return text or "the log of its process says why"

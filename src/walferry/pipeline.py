@@ -111,7 +111,7 @@ def _outcome(run: Run) -> str:
     accepted = unexplained_but_accepted(run.ledger) if run.record.kind == "migration" else 0
     if not accepted:
         return OUTCOMES[run.record.kind]
-    return f"cut over; a person accepted {amount(accepted, 'row')} that nothing explains"
+    return f"cut over; a person accepted {amount(accepted, 'unexplained row')}"
 
 
 Ask = Callable[[str, Callable[[], None]], bool]
@@ -131,7 +131,8 @@ def without_spark(phase: str) -> Callable[[], SparkSession]:
 
     def refuse() -> NoReturn:
         raise NoSparkError(
-            f"{phase} needs Spark, and this process is to start none: submit it by WalferrySparkOperator", phase=phase
+            f"{phase} needs Spark, which this process must not start: submit {phase} with WalferrySparkOperator",
+            phase=phase,
         )
 
     return refuse
@@ -152,7 +153,7 @@ def do_through(run: Run, phase: str, last: str, context: PhaseContext) -> None:
         with watched(run):
             _do_all(run, following, context)
     except WalferryError as error:
-        log.warning("%s; whoever does the phases after %s one by one goes on from here", error, phase)
+        log.warning("%s; %s itself is done, and the later phases continue one by one from here", error, phase)
 
 
 def open_clients(run: Run) -> None:
@@ -308,7 +309,7 @@ def _await_gate(run: Run, at_work: Callable[[], None]) -> None:
 
 
 def _cutover_question(run: Run) -> str:
-    return f"`walferry ready {run.record.name}` tells how things stand. Cut over {run.run_id}?"
+    return f"`walferry ready {run.record.name}` shows every condition. Cut over {run.run_id}?"
 
 
 def _answer(run: Run, ask: Ask, question: str, at_work: Callable[[], None]) -> str:

@@ -74,11 +74,11 @@ class Places(Variables):
         description="URL of the ledger: `sqlite:////path/of/ledger.db` or `postgresql+psycopg2://user@host/db`",
     )
     reports: Path = Field(
-        default=Path(".run/reports"), description="folder of reports and, in `data_docs`, of Data Docs"
+        default=Path(".run/reports"), description="folder for reports and, in `data_docs`, for Data Docs"
     )
     cache: Path = Field(
         default=Path("~/.cache/walferry"),
-        description="folder of what the embedded servers download, such as HBase's jars; all checkouts share it",
+        description="folder for downloads of the embedded servers, such as HBase's jars; all checkouts share it",
     )
 
 
@@ -87,8 +87,8 @@ class LogTimes(Variables):
 
     clock_skew_seconds: FromZero = Field(
         default=60,
-        description="the largest difference between clocks of the source, and the longest that an edit takes to reach "
-        "its file: a window is complete so long after its end",
+        description="a window is complete this long after its end: at least the largest difference between the "
+        "source's clocks, and the longest time that an edit takes to reach its file",
     )
     keep_hours: FromZero = Field(
         default=24,
@@ -106,33 +106,33 @@ class Writing(Variables):
 
     request_aim_bytes: Count = Field(
         default=1 << 20,
-        description="bytes of cells with which a request is full; what an entry has of one row stays together up to "
+        description="a request is full at this many bytes of cells; an entry's cells of one row stay together up to "
         "`WALFERRY_REQUEST_BYTES`",
     )
     request_bytes: Count = Field(
-        default=4 << 20, description="bytes of cells in one request at most; a larger cell is sent alone"
+        default=4 << 20, description="most bytes of cells in one request; a larger cell is sent alone"
     )
     request_mutations: Count = Field(
         default=5_000,
-        description="mutations in one request at most; a region server warns of more "
+        description="most mutations in one request; a region server warns about more "
         "(`hbase.rpc.rows.warning.threshold`)",
     )
     lanes: Count = Field(
         default=4, description="connections for each piece of a WAL group, each with one request under way"
     )
     read_ahead: Count = Field(
-        default=2, description="batches of entries that wait for each lane while the file is read on"
+        default=2, description="batches of entries that may wait for each lane while the file is read"
     )
     read_ahead_bytes: Count = Field(
         default=64 << 20, description="bytes of batches that wait in all lanes of a piece; a larger batch waits alone"
     )
     piece_bytes: Count = Field(
         default=256 << 20,
-        description="bytes of files, or of cells to be sorted, in one piece; a larger file is a piece alone",
+        description="bytes of files, or of cells to be sorted, in one piece; a larger file is a piece of its own",
     )
     here_bytes: Count = Field(
         default=1 << 30,
-        description="bytes of a window, a copy or a comparison up to which the process does it without Spark",
+        description="most bytes of a window, a copy or a comparison that a process does without Spark",
     )
     request_seconds: Seconds = Field(default=30, description="deadline of a request")
     settle_seconds: Seconds = Field(
@@ -145,7 +145,7 @@ class ZooKeeperSession(Variables):
     """ZooKeeper"""
 
     zookeeper_session_seconds: Seconds = Field(
-        default=30, description="timeout of a run's sessions: so long after a process was killed its leases are free"
+        default=30, description="timeout of a run's sessions: the leases of a killed process are free after this time"
     )
 
 
@@ -192,8 +192,8 @@ class Schedules(Variables):
     replay_cron: Cron = Field(default="0 * * * *", description="when `hbase_wal_replay` replays a window, in UTC")
     verify_cron: Cron = Field(
         default="*/5 * * * *",
-        description="when `hbase_verify` does a pass, in UTC: more often than the source deletes a closed log, by "
-        "HBase's default after ten minutes",
+        description="when `hbase_verify` does a pass, in UTC: more often than the source deletes closed logs (by "
+        "HBase's default, after ten minutes)",
     )
 
 

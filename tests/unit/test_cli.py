@@ -273,7 +273,7 @@ def test_a_run_that_a_process_of_any_machine_works_on_is_not_started_a_second_ti
         assert (answer.returncode, begun) == (0, ["again-1"] * 2), answer.stderr
         return
     told = refused(answer, 2)
-    assert told.startswith("kim@far (process 7) has been working on again-1 since 2023-11-14 22:13:20 UTC, and gave")
+    assert told.startswith("kim@far (process 7) has been working on again-1 since 2023-11-14 22:13:20 UTC, and sent")
     assert "end that process, then `walferry resume again`; if it was killed, it counts as dead 15 s after" in told
     assert begun == ["again-1"]
 

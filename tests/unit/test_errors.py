@@ -74,10 +74,10 @@ def test_the_exit_code_is_the_one_that_the_command_promises(kind: type[WalferryE
     [
         (GapError("WAL file x: is missing"), "WAL file x: is missing"),
         (ConnectionRefusedError(111, "refused"), "[Errno 111] refused"),
-        (KeyboardInterrupt(), "it was interrupted"),
-        (KeyError("x"), "an unexpected error, of which the log of its process tells more: 'x'"),
-        (AssertionError(), "an unexpected error, of which the log of its process tells more"),
-        (UsageError(""), "the log of its process tells why"),
+        (KeyboardInterrupt(), "interrupted"),
+        (KeyError("x"), "unexpected error (the log of its process has the details): 'x'"),
+        (AssertionError(), "unexpected error (the log of its process has the details)"),
+        (UsageError(""), "the log of its process says why"),
     ],
     ids=str,
 )

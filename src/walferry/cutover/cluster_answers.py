@@ -43,18 +43,18 @@ def schema_differences(run: Run) -> list[str]:
 def no_dirty_rows(run: Run) -> Answer:
     """Whether all rows are free of old edits that a suspended process may have sent."""
     if run.spec.compare_ahead:
-        to_do = "the table is compared as a whole until both sides are equal: wait for it"
+        to_do = "wait: the whole table is compared until both sides are equal"
     else:
         to_do = f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
     reasons = tuple(Reason(rows.describe(), to_do) for rows in dirty.marks_of(run))
-    text = "rows may hold old edits" if reasons else "no row may hold old edits of a suspended process"
+    text = "rows may hold old edits" if reasons else "no row can hold old edits of a suspended process"
     return Answer(text, reasons)
 
 
 def dirty_rows_compared(run: Run) -> Answer:
     """Whether, for all dirty rows, a comparison of the phase started after they were sent."""
     new = dirty.uncovered(run, dirty.marks_of(run), comparisons_of_phase(run.ledger)[0])
-    to_do = f"they must be compared again: {repeat(run.ledger, 'compare')}"
+    to_do = f"compare them again: {repeat(run.ledger, 'compare')}"
     reasons = tuple(Reason(rows.describe(), to_do) for rows in new[:SHOWN_MARKS])
     return Answer("rows may hold old edits" if reasons else "rows that may hold old edits are compared", reasons)
 

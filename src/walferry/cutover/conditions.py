@@ -65,7 +65,7 @@ CONDITIONS = (
         ledger_answers.newest_comparison, state_shows=False,
     ),
     Condition(
-        "verified", "Is what was touched since then found equal?", ("approval",), "ledger",
+        "verified", "Was everything touched since then found equal?", ("approval",), "ledger",
         ledger_answers.equal_since, state_shows=False,
     ),
     Condition("opening", "When will the target open?", ("approval",), "ledger", ledger_answers.opening_soon),
@@ -86,11 +86,11 @@ CONDITIONS = (
         repeats="drain",
     ),
     Condition(
-        "numbers", "Does each sequence number have its entry in the log?", ("approval", *DRAINED), "ledger",
+        "numbers", "Does the log have an entry for each sequence number?", ("approval", *DRAINED), "ledger",
         ledger_answers.numbers_complete, repeats="drain",
     ),
     Condition(
-        "sent early", "Is what was sent of open logs what the sealed logs hold?", DRAINED, "ledger",
+        "sent early", "Do the sealed logs hold what was sent from open logs?", DRAINED, "ledger",
         ledger_answers.sent_early_compared, repeats="drain",
     ),
     Condition(
@@ -106,7 +106,7 @@ CONDITIONS = (
         of_run=cluster_answers.schemas_agree, repeats="drain", state_shows=False,
     ),
     Condition(
-        "rows", "May no row hold old edits of a suspended process?", ("approval", "opening"), "clusters",
+        "rows", "Are all rows free of old edits of a suspended process?", ("approval", "opening"), "clusters",
         of_run=cluster_answers.no_dirty_rows, state_shows=False,
     ),
     Condition(

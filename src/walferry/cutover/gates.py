@@ -157,7 +157,7 @@ def _see_target_log(run: Run) -> None:
     try:
         touched.look(run)
     except (WalferryError, OSError) as error:
-        log.warning("what clients write at the target will not be told from other differences: %s", error)
+        log.warning("the comparison cannot distinguish clients' writes at the target from other differences: %s", error)
 
 
 def require_alike(run: Run) -> None:
@@ -205,20 +205,20 @@ def _unexplained(run: Run, compared: Sequence[ComparedTable], counts: Counter[st
     what = f"source and target differ without an explanation in {rows}"
     if not many:
         return f"{what}. Now {way_on_if_rows_differ(run.ledger, [])}"
-    what += f". Of a table at most {EXPLAINED_ROWS} rows are examined one by one"
+    what += f". At most {EXPLAINED_ROWS} rows per table are examined one by one"
     if opened_ms(run.ledger) is not None:
         return f"{what}: find out why so many differ. Then {way_on_if_rows_differ(run.ledger, [])}"
     targets = ", ".join(run.pair(table).target for table in many)
     return (
-        f"{what}, so these cannot be accepted. Find out why, then copy again: `walferry abort {run.record.name} "
-        f"--reason …`, drop {targets} at the target, start a new run"
+        f"{what}, so these rows cannot be accepted. Find out why they differ, then copy again: "
+        f"`walferry abort {run.record.name} --reason …`, drop {targets} at the target, start a new run"
     )
 
 
 def _asks(run: Run, waiting: Sequence[Difference], counts: Counter[str]) -> str:
     """Which rows wait for a person's decision, and how to decide."""
     return (
-        "source and target differ for a known reason, by rows that nobody has decided about: "
+        "source and target differ for a known reason in rows that wait for a decision: "
         f"{amount_of_each(counts, 'row')}{_such_as(waiting)}. Now {way_on_if_rows_differ(run.ledger, sorted(counts))}; "
         "then repeat this check"
     )

@@ -75,7 +75,7 @@ def log_is_there(ledger: RunLedger) -> Answer:
     size = sum(file.length for file in waiting) / 1e6
     opened = sum(file.state == "open" for file in waiting)
     logs = {0: "", 1: " and what 1 open log holds"}.get(opened, f" and what {opened} open logs hold")
-    text = f"{size:.1f} MB{logs} wait to be applied" if waiting else "all that is known of it is applied"
+    text = f"{size:.1f} MB{logs} wait to be applied" if waiting else "everything known of the log is applied"
     if not missing:
         return Answer(text)
     lost = f"WAL file {missing[0]} is missing at the source and was not applied"
@@ -96,7 +96,7 @@ def newest_comparison(ledger: RunLedger) -> Answer:
     newest = {made.table: made for made in ledger.comparisons.tables()}
     if not newest and most is None:
         spares = (
-            f"the write stop will have to wait for a whole comparison; `walferry verify {run.name}` now spares that"
+            f"the write stop will have to wait for a whole comparison; `walferry verify {run.name}` now avoids that"
         )
         return Answer(f"no table has been compared yet: {spares}")
     found = compared_tables(ledger) if newest else {}
@@ -148,7 +148,7 @@ def _advice(ledger: RunLedger, table: str, result: TableReport) -> str:
     if result.unexplained:
         advice.append(f"`walferry repair {run.name}` makes them equal")
     if result.undecided:
-        advice.append(f"{accept_command(run, table)} leaves those as they are for which there is a reason")
+        advice.append(f"{accept_command(run, table)} leaves those with a known reason as they are")
     return ", ".join(advice)
 
 
@@ -172,9 +172,9 @@ def opening_soon(ledger: RunLedger) -> Answer:
     late = [why for why in found if why]
     if not late:
         again = reread_after_flush(ledger)
-        text = "the target opens once what was touched last is found equal"
+        text = "the target opens once the rows touched last are found equal"
         if again:
-            text += f"; READONLY flushes the regions, so that rows of {', '.join(again)} with delete markers that "
+            text += f"; READONLY flushes the regions, so rows of {', '.join(again)} with delete markers that "
             text += "hide single versions are read again then"
         return Answer(text)
     more = f" (and {len(late) - 1} more tables)" if len(late) > 1 else ""
@@ -223,7 +223,7 @@ def sent_early_compared(ledger: RunLedger) -> Answer:
     """Whether edits sent from open logs were compared with these logs after they were sealed."""
     sent = sent_early(ledger)
     if not sent:
-        return Answer("what was sent of open logs is what the sealed logs hold")
+        return Answer("the sealed logs hold what was sent from open logs")
     text = (
         f"{amount(len(sent), 'log was', 'logs were')} not compared with what was sent while still open, such as "
         f"{min(sent)}"
@@ -251,7 +251,7 @@ def no_repair_owed(ledger: RunLedger) -> Answer:
     reasons = tuple(
         Reason(
             f"a repair of {table} was interrupted after it had compacted a region of the target",
-            f"`walferry repair {ledger.record.name} --table {table}` ends it",
+            f"`walferry repair {ledger.record.name} --table {table}` finishes it",
         )
         for table in source_tables(ledger.record)
         if is_unfinished(ledger, table)
@@ -267,4 +267,4 @@ def repeat(ledger: RunLedger, phase: str) -> str:
 def _copying_again(ledger: RunLedger, text: str) -> Reason:
     if ledger.phases.facts("write_stop") is None:
         return Reason(text, "wait for it")
-    return Reason(text, f"`walferry withdraw {ledger.record.name}`, and it goes on")
+    return Reason(text, f"`walferry withdraw {ledger.record.name}` lets the copying go on")

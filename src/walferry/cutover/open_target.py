@@ -108,13 +108,13 @@ def _look(run: Run) -> Iterator[str]:
         touched.look(run)
         if touched.skips_log(run) and now_ms() < counted_ms:
             seconds = (counted_ms - now_ms()) / 1000
-            log.info("source tables are written past the log (SKIP_WAL): waiting %.0f s until all is counted", seconds)
+            log.info("writes to source tables skip the log (SKIP_WAL): waiting %.0f s until all are counted", seconds)
             time.sleep(seconds)
             touched.look(run)
     except (WalferryError, OSError) as error:
         if is_transient(error):
             raise
-        yield f"what others than the source's log touched is not known: {error}"
+        yield f"rows touched by something other than the source's log are unknown: {error}"
 
 
 @dataclass(frozen=True)
@@ -144,18 +144,18 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
             if left := repair_differing(run, table, found.differing, means).left:
                 row, fault = next(iter(left.items()))
                 shown = f"{row!r}: {fault}" if fault else repr(row)
-                return _Compared(why=f"of what was touched last of {table}, {rows_differ(len(left))}, such as {shown}")
+                return _Compared(why=f"{rows_differ(len(left))} among those of {table} touched last, such as {shown}")
             explained = len(reads(sorted(found.differing))) if found.differing else 0
             fragile = found.equal.fragile if found.equal is not None else NONE
             after = store_files(run, table, fragile.marked)
             if stood_still(found.before, after, fragile) and explained == len(found.differing):
                 return _Compared(found.rows, explained, fragile=Fragile.of(fragile, after, found.differing))
-            log.info("%s: rows were repaired, or regions compacted or flushed: what was touched is read again", table)
+            log.info("%s: rows were repaired, or regions compacted or flushed: touched rows are read again", table)
     except (WalferryError, OSError) as error:
         if is_transient(error):
             raise
         return _Compared(why=f"what was written to {table} since its comparison cannot be read: {error}")
     return _Compared(
-        why=f"at each of {READINGS} readings of what was touched last of {table}, rows had to be repaired, or regions "
-        "with delete markers were flushed or compacted meanwhile"
+        why=f"the rows of {table} touched last were read {READINGS} times; each time, rows had to be repaired, or "
+        "regions with delete markers were flushed or compacted meanwhile"
     )

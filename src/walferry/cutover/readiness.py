@@ -32,8 +32,8 @@ class ConditionNow(BaseModel):
     name: str = Field(description="stable; the conditions are listed in docs/cutover.md")
     question: str
     answer: Literal["yes", "no", "unknown"] = Field(description="unknown: nobody has looked yet")
-    text: str = Field(description="what is so now, in words")
-    reasons: tuple[Reason, ...] = Field(description="what speaks against the cutover; empty unless `no`")
+    text: str = Field(description="the present state, in words")
+    reasons: tuple[Reason, ...] = Field(description="why the answer is `no`; empty for other answers")
     origin: Origin = Field(description="who knows the answer")
     looked_ms: int | None = Field(description="when somebody looked, in ms since 1970 (UTC); null if nobody has")
 
@@ -81,7 +81,7 @@ def readiness(ledger: RunLedger, found: Iterable[tuple[Condition, Answer]] = ())
         elif noted is not None and condition.name in noted:
             shown.append(_now(condition, _from_note(noted[condition.name]), noted_ms))
         else:
-            shown.append(_now(condition, Answer("nobody has looked yet: the gate does once the copy is checked"), None))
+            shown.append(_now(condition, Answer("not known yet: the gate looks once the copy is checked"), None))
     stop = expected_write_stop(ledger, reread_after_flush(ledger))
     return Readiness(
         version=1,

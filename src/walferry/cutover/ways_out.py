@@ -68,7 +68,7 @@ def _accept(run: Run, rows: Sequence[str], reason: str, actor: str) -> None:
     for line in rows:
         table, _, row = line.partition(" ")
         if not row:
-            raise UsageError(f"{line!r} names no row: write a source table and a row key, with a space between")
+            raise UsageError(f"{line!r} names no row: write a source table, a space and a row key")
         wanted[table] = [*(wanted.get(table) or ()), row]
     if not rows:
         wanted = {pair.source: None for pair in run.tables if waiting(ledger, pair.source)}
@@ -88,8 +88,8 @@ def require_closed(ledger: RunLedger, *, target_is_open: bool) -> None:
     at = shown_utc(opened, "%Y-%m-%d ")
     raise UsageError(
         f"the target of {ledger.run_id} has been open to clients since {at}: there is no way back to the source. An "
-        "abort would only end the comparison with the source, whose tables stay READONLY if the run has set that. Say "
-        "--target-is-open if that is what you want",
+        "abort would only end the comparison with the source, whose tables stay READONLY if the run has set that. To "
+        "abort all the same, add --target-is-open",
         run=ledger.run_id, opened_ms=opened,
     )  # fmt: skip
 

@@ -96,9 +96,9 @@ def _busy(ledger: RunLedger, facts: Mapping[str, Any], at_ms: int) -> RunBusyErr
     since = datetime.fromtimestamp(since_ms / 1000, UTC)
     return RunBusyError(
         f"{by} (process {facts.get('pid')}) has been working on {run.run_id} since {since:%Y-%m-%d %H:%M:%S} UTC, and "
-        f"gave a sign of life {max(0.0, silent_s):.0f} s ago. `walferry status {run.name}` shows how far it is. To "
+        f"sent its last heartbeat {max(0.0, silent_s):.0f} s ago. `walferry status {run.name}` shows how far it is. To "
         f"continue the run here, end that process, then `walferry resume {run.name}`; if it was killed, it counts as "
-        f"dead {SILENT_SECONDS:.0f} s after its last sign of life",
+        f"dead {SILENT_SECONDS:.0f} s after its last heartbeat",
         run=run.run_id, by=by, since_ms=since_ms,
     )  # fmt: skip
 

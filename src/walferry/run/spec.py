@@ -229,13 +229,13 @@ class Options(BaseModel):
         default=None,
         ge=1,
         title="Oldest comparison, in seconds",
-        description="Cutover is offered only if each table was compared no longer ago; null: without that, too. With "
+        description="Cutover is offered only if each table was compared within this time; null: no such limit. With "
         "`compare_ahead`, tables are compared as a whole again before their comparison is that old.",
     )
     follow: bool = Field(
         default=True,
         title="Follow open logs",
-        description="What open logs show is sent at once, so that the target is about a second behind. Without it, "
+        description="Edits in open logs are sent at once, so the target is about a second behind. Without it, "
         "edits are sent in rounds only, once their logs are closed.",
     )
     compare_ahead: bool = Field(
@@ -249,32 +249,33 @@ class Options(BaseModel):
         default=1000,
         ge=0,
         title="Rows for the second reader",
-        description="After a comparison, about so many of each table are also read by HBase's own Java client, if the "
+        description="After a comparison, HBase's own Java client also reads about this many rows of each table, if the "
         "Thrift servers of both clusters are known; 0: none.",
     )
     repair: Literal["auto", "ask"] = Field(
         default="auto",
         title="Repair of rows that differ",
         description="auto: while the log is followed, and in the write stop, rows are made equal to the source's. "
-        "ask: only when somebody says `walferry repair`.",
+        "ask: only on `walferry repair`.",
     )
     unlogged_writes: Literal["compare", "recent", "ignore"] = Field(
         default="compare",
         title="Writes that skip the log",
-        description="compare: where a server counts new ones (SKIP_WAL), its regions are compared again. recent: of "
-        "these, rows whose cells with timestamps since then are not the same on both sides; what is written with older "
-        "ones waits for a whole comparison (`max_comparison_age`). ignore: other tables of those servers have them.",
+        description="compare: if a server counts new ones (SKIP_WAL), its regions are compared again. recent: only "
+        "those of their rows whose cells with timestamps since then are not the same on both sides; writes with older "
+        "timestamps wait for a whole comparison (`max_comparison_age`). ignore: other tables of those servers have "
+        "them, and all such writes wait for a whole comparison.",
     )
     source_requests: SourceRequests = Field(
         default=SourceRequests(),
         title="Requests to the source",
-        description="At most so many per second, to namenode, zookeeper and region_servers; null: no limit. "
+        description="At most this many per second, to namenode, zookeeper and region_servers; null: no limit. "
         "The driver may send half of them, its Spark workers together the other half.",
     )
     throttle: Throttle = Field(
         default=Throttle(),
         title="Throttle",
-        description="What is written to the target per second at most, until `walferry throttle` says otherwise: "
+        description="The most that is written to the target per second, until `walferry throttle` changes it: "
         "write_bytes and write_cells; null: no limit. Copied files do not count.",
     )
     window: TimeWindow | None = Field(
@@ -339,7 +340,7 @@ class Spec(Options):
         if not path.startswith("/") or not path.strip("/"):
             raise ValueError("stage: give the whole path of a folder")
         if {"WALs", "oldWALs"} & set(path.split("/")):
-            raise ValueError("stage: a folder of HBase's own, which deletes from it what it does not know")
+            raise ValueError("stage: a folder of HBase's own, which deletes unknown files there")
         return self
 
 

@@ -102,7 +102,7 @@ def test_a_row_that_somebody_else_changed_at_the_target_keeps_the_target_closed_
         patch.setattr(known_differences, "why_not", lambda *_: "nobody asked for it")
         opened = open_target(stopped, lambda: spark)
     assert opened.at_ms is None
-    assert opened.why == (f"of what was touched last of {table}, 1 row differs, such as {row!r}: nobody asked for it",)
+    assert opened.why == (f"1 row differs among those of {table} touched last, such as {row!r}: nobody asked for it",)
     stopped.ledger.phases.reopen("open_target")
     assert open_target(stopped, lambda: spark).at_ms is not None
     here, there = sides(stopped)
@@ -161,7 +161,7 @@ def test_a_table_with_cells_of_a_future_time_opens_after_the_whole_comparison(
     drain(run, spark)
     opened = open_target(run, lambda: spark)
     assert opened.at_ms is None
-    assert f"{table} has cells with timestamps of the future, up to {future}" in opened.why[0]
+    assert f"{table} has cells with timestamps in the future, up to {future}" in opened.why[0]
     spoil(run, table, b"r2", b"q")
     with applying(run) as route:
         send_cells(writer_to(route), route, table, encode_cell(b"r3", b"f", b"q", future, CellType.PUT, b"changed"))

@@ -212,7 +212,7 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
     spoil(zookeeper, "one")
     seen = dirty.marks_of(run)
     spoil(zookeeper, "two")
-    named = r"rows 'k' to 'm' of target table shop:orders .*compared as a whole until both sides are equal"
+    named = r"rows 'k' to 'm' of target table shop:orders .*the whole table is compared until both sides are equal"
     with pytest.raises(GateShutError, match=named) as shut:
         gates.before_cutover(run)
     assert len(shut.value.reasons) == 2
@@ -220,7 +220,7 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
         state = state_of(run.ledger)
     assert (state.name, state.phase) == ("gate shut", "replay")
     assert "rows 'k' to 'm'" in state.cause
-    assert "the table is compared as a whole until both sides are equal: wait for it" in state.cause
+    assert "wait: the whole table is compared until both sides are equal" in state.cause
     assert state.cause.endswith("(and 1 more reason); replay goes on")
     assert "`walferry ready move`" in state.next_step
     verify(run, seen, equal=False)
@@ -247,12 +247,12 @@ def test_the_last_gate_wants_a_comparison_that_began_after_the_rows_were_sent(
     run = drained_run
     compare_again(run)
     spoil(zookeeper, "late")
-    with pytest.raises(GateShutError, match=r"rows 'k' to 'm' of target table shop:orders .* must be compared again"):
+    with pytest.raises(GateShutError, match=r"rows 'k' to 'm' of target table shop:orders .* compare them again"):
         check_drain(run, tmp_path)
     assert run.ledger.phases.facts("compare", TABLE) is None, "it is to be done again"
     verify(run, dirty.marks_of(run), equal=False)  # what somebody asked for does not count
     compare_again(run)
-    with pytest.raises(GateShutError, match="must be compared again"):
+    with pytest.raises(GateShutError, match="compare them again"):
         check_drain(run, tmp_path)
     marks = dirty.marks_of(run)
     dirty.compared(run, compare_again(run, LOST), marks, equal=False)
@@ -270,7 +270,7 @@ def test_the_last_gate_wants_a_comparison_that_began_after_the_rows_were_sent(
 def test_rows_that_are_not_in_the_log_wait_for_a_decision(drained_run: Run, tmp_path: Path) -> None:
     """Hole: up to 200 rows of a lost log passed as a warning."""
     compare_again(drained_run, LOST)
-    with pytest.raises(SidesDifferError, match="by rows that nobody has decided about") as shut:
+    with pytest.raises(SidesDifferError, match="in rows that wait for a decision") as shut:
         check_drain(drained_run, tmp_path)
     assert r"1 row of shop:orders, such as k\x00 of shop:orders" in str(shut.value)
     assert "walferry accept move --table shop:orders --all --reason" in str(shut.value)
@@ -367,7 +367,7 @@ def test_a_decision_covers_no_later_difference(drained_run: Run, tmp_path: Path,
     assert not accept.waiting(drained_run.ledger, TABLE)
     compare_again(drained_run, LOST, later)
     assert accept.waiting(drained_run.ledger, TABLE) == [later]
-    with pytest.raises(SidesDifferError, match="by rows that nobody has decided about"):
+    with pytest.raises(SidesDifferError, match="in rows that wait for a decision"):
         check_drain(drained_run, tmp_path)
 
 

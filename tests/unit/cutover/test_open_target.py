@@ -65,7 +65,7 @@ def test_in_a_task_without_spark_a_row_with_a_large_log_keeps_clients_waiting_an
     opened = open_target.open_target(run, no_spark)
     assert opened.at_ms is None
     (why,) = opened.why
-    assert why.startswith(f"of what was touched last of {TABLE}, 1 row differs")
+    assert why.startswith(f"1 row differs among those of {TABLE} touched last")
     assert "no reason found: 200 MB of log would have to be read" in why
 
 

@@ -96,7 +96,7 @@ def test_a_run_that_follows_closely_may_be_cut_over(book: Ledger) -> None:
     assert noes(run) == {}
     text = texts(run)
     assert text["lag"].endswith("at most 30 s (`max_lag`)")
-    assert text["comparison"].endswith("`walferry verify move` now spares that")
+    assert text["comparison"].endswith("`walferry verify move` now avoids that")
     note_comparing_ahead(run, ["shop:orders"])
     assert noes(run) == {"comparison": "shop:orders is being compared, or about to be: wait for it"}
     note_comparing_ahead(run, ["shop:orders"], ["shop:orders"])

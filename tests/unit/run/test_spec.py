@@ -75,7 +75,7 @@ def test_what_the_example_calls_a_default_is_one() -> None:
         ({"stage": "/copies"}, "move.yaml: spec: stage: only `protect: stage` copies WALs to a folder"),
         (
             {"protect": "stage", "stage": "webhdfs://nn:9870/hbase/oldWALs/mine"},
-            "move.yaml: spec: stage: a folder of HBase's own, which deletes from it what it does not know",
+            "move.yaml: spec: stage: a folder of HBase's own, which deletes unknown files there",
         ),
         ({"protect": "stage", "stage": "copies"}, "move.yaml: spec: stage: give the whole path of a folder"),
         (

@@ -56,7 +56,7 @@ class Copying:
         far = f"{self.regions} of {amount(self.of, 'region')}, {self.size / 1e6:.0f} MB are copied"
         if not self.emptied:
             far = "its target table is about to be emptied"
-        return f"{far}; it did not go on: {self.fault}" if self.fault else far
+        return f"{far}; its last attempt failed: {self.fault}" if self.fault else far
 
     def begin(self, ledger: RunLedger, table: str) -> None:
         """Record that a table is to be copied again."""
@@ -143,7 +143,7 @@ def _advance(ledger: RunLedger, table: str, now: Copying, facts: dict[str, Any] 
         if kept["asked_ms"] != now.asked_ms:
             raise gone
 
-    gone = GivenUpError(f"{table} is no longer copied again as it was asked for before", table=table)
+    gone = GivenUpError(f"the request to copy {table} again was ended, or replaced by a newer one", table=table)
     if not ledger.notes.advance(_NOTE, facts, table, same):
         raise gone
 

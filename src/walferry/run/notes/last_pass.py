@@ -13,6 +13,6 @@ def last_pass(ledger: RunLedger) -> PassRecord | None:
 
 def verdict(made: PassRecord) -> str:
     """The result of a pass that has ended."""
-    late = f"; {made.under_way_rows} more were under way each time that they were read" if made.under_way_rows else ""
+    late = f"; {made.under_way_rows} more were under way at every reading" if made.under_way_rows else ""
     found = rows_differ(made.differing_rows) if made.differing_rows else "both sides are equal"
     return f"pass {made.number}: {found}{late}"

@@ -53,13 +53,13 @@ def keeps_closed(ledger: RunLedger, table: str, at_ms: int) -> str:
     """Why a table may open only after a whole comparison while the source stands still; "" if it may open earlier."""
     newest = newest_of(ledger, table)
     if newest is None:
-        return f"nobody has looked for the newest timestamp of {table}: compare it again"
+        return f"the newest timestamp of {table} is unknown: compare the table again"
     if newest <= at_ms + CLOCKS_APART_MS:
         return ""
     shown = f"{newest}"
     if newest <= _LAST_SHOWN_MS:
         shown += f" ({datetime.fromtimestamp(newest / 1000, UTC).strftime('%Y-%m-%d')})"
     return (
-        f"{table} has cells with timestamps of the future, up to {shown}: what clients write to the open target could "
-        "not be told from them"
+        f"{table} has cells with timestamps in the future, up to {shown}: clients' writes to the open target could "
+        "not be distinguished from them"
     )

@@ -44,7 +44,7 @@ class SpotCheck(BaseModel):
         if not self.rows:
             owed = f"; {len(self.differing)} that differed last time were not read" if self.differing else ""
             return f"no row was read by a second reader: {self.why or 'both sides have none'}{owed}"
-        known = f", {self.excused} of which the comparison knows" if self.excused else ""
+        known = f", {self.excused} of them known from the comparison" if self.excused else ""
         found = f"{len(self.differing) + self.excused} differ{known}" if self.differing or self.excused else "all equal"
         left = f" ({self.why})" if self.why else ""
         rows = amount(self.rows, "row")

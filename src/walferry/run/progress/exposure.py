@@ -58,7 +58,7 @@ class Exposure:
         if seconds is None:
             return f"{kept} older than the time to live of {duration(self.ttl_seconds)}"
         assumed = ", assumed" if self.ttl_assumed else ""
-        first = self.file or "what is closed from now on"
+        first = self.file or "a WAL closed from now on"
         lost = f"{first} may be lost in {duration(seconds)}"
         return f"{kept}; {lost} (time to live {duration(self.ttl_seconds)}{assumed})"
 
@@ -74,10 +74,10 @@ class UnwatchedTime:
     def describe(self) -> str:
         """The unwatched time as a sentence."""
         return (
-            f"nobody looked at the source's log from {iso(self.from_ms)} to {iso(self.until_ms)}, for longer than its "
-            f"time to live of {duration(self.ttl_seconds)}: what was closed then may be lost. A gap or missing numbers "
-            "show most losses, but not of a region's last edits, or of a region whose every edit was lost: trust only "
-            "a comparison that began afterwards"
+            f"the source's log was not looked at from {iso(self.from_ms)} to {iso(self.until_ms)}, for longer than its "
+            f"time to live of {duration(self.ttl_seconds)}: WALs closed in that time may be lost. Gaps and missing "
+            "numbers show most losses, but not the loss of a region's last edits, or of all its edits: trust only a "
+            "comparison that began afterwards"
         )
 
 

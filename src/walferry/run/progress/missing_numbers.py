@@ -44,7 +44,7 @@ def way_on(ledger: RunLedger, tables: Collection[str]) -> str:
     if opened_ms(ledger) is not None:
         return (
             "find out which. The target is open to clients and stays as it is; the whole comparison names every row "
-            f"that differs, also for a WAL that was lost. Once those are repaired or accepted: {commands}"
+            f"that differs, also after the loss of a WAL. Once those are repaired or accepted: {commands}"
         )
     return (
         f"find out which; if no WAL was lost: {commands}; otherwise `walferry abort {run.name} --reason …`, drop the "
@@ -76,6 +76,6 @@ def _counted(row: CountedNumbers) -> str:
             f"{row.reason}; counted: {numbers} at {places}"
         )
     return (
-        f"the log of {row.table} lacks {numbers} at {places}: numbers that no entry has, as increments, appends and "
-        "failed checks leave in HBase 1.x. They prove nothing, but a WAL that was lost would look the same"
+        f"the log of {row.table} lacks {numbers} at {places}. In HBase 1.x, increments, appends and failed checks "
+        "leave such numbers without an entry. They prove nothing, but a lost WAL would look the same"
     )

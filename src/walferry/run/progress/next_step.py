@@ -23,7 +23,7 @@ def way_on_if_rows_differ(ledger: RunLedger, explained: Sequence[str]) -> str:
     if opened is not None:
         return (
             f"the target has been open to clients since {shown_utc(opened)}, and stays so: {shown}. `walferry repair "
-            f"{run.name}` makes those equal that no client has written to and that need no compaction; "
+            f"{run.name}` makes rows equal that no client has written to and that need no compaction; "
             f"{together or f'`walferry accept {run.name} --table TABLE --row ROW --reason …`'} leaves "
             f"{'them as they are' if together else 'a row as it is'}"
         )

@@ -78,11 +78,11 @@ def expected_repair(ledger: RunLedger, table: str, rows: int, regions: int, regi
     elif regions:
         rate = _copy_rate(ledger, table)
         if rate is None:
-            return Expected(None, "this run has not compacted enough to tell")
+            return Expected(None, "this run has not compacted enough for an estimate")
         seconds += region_bytes / rate
         basis.append(f"compactions at the {rate / 1e6:.0f} MB/s of the table's first copy")
         if not known.rows:
-            basis = [f"{basis[-1]}; what comes on top for the rows is unknown"]
+            basis = [f"{basis[-1]}; the additional time for the rows is unknown"]
     return Expected(round(seconds, 1), "; ".join(basis))
 
 
@@ -98,7 +98,7 @@ def expected_copy_again(ledger: RunLedger, table: str, source_bytes: int) -> Exp
     if (seconds := comparing_seconds(ledger, table)) is not None:
         found.append(Expected(seconds, "at least what its last comparison took to read it"))
     if not found:
-        return Expected(None, "its first copy tells no rate, and it has not been compared in this run")
+        return Expected(None, "its first copy gives no rate, and it has not been compared in this run")
     return max(found, key=lambda one: one.seconds or 0.0)
 
 

@@ -118,7 +118,7 @@ def ended_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]
     step = "start a new run" if name == "failed" else STATES[name].next_step
     if name == "aborted" and opened_ms(ledger) is not None:
         shown = f"`walferry report {run.name}` says how far"
-        step = f"none: clients use the target, and nobody compares it any more; {shown}"
+        step = f"none: clients use the target, which is no longer compared; {shown}"
     compared = comparisons_of_phase(ledger)[0] if name == "done" and run.kind == "migration" else []
     if differing := sum(made.differing_rows for made in compared):
         step = f"read `walferry report {run.name}`: {rows_differ(differing)}, for the reasons that it lists"

@@ -17,10 +17,10 @@ class LagParts(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    server: str = Field(description="whose log it is: host, port and start code")
+    server: str = Field(description="the server of the log: host, port and start code")
     group: str = Field(description="the WAL group of that log")
     lag_seconds: float = Field(description="all three parts")
-    discovery_seconds: float = Field(description="until a pass looks at the log and lists it")
+    discovery_seconds: float = Field(description="waiting until a pass lists the log")
     read_seconds: float = Field(description="reading the log")
     apply_seconds: float = Field(description="applying what was read")
     shown_after_seconds: float | None = Field(
@@ -45,14 +45,14 @@ class LogKept(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     kept_by: str = Field(description="the peer, or the folder with copies, in words")
-    kept_files: int = Field(description="files that exist only because of that")
+    kept_files: int = Field(description="files that exist only because of it")
     kept_bytes: int = Field(description="bytes of these files")
     time_to_loss_seconds: float | None = Field(
-        description="until the first unread WAL may be lost, 0 if it may be lost already; null: never"
+        description="time until the first unread WAL may be lost, 0 if it may be lost already; null: never"
     )
     first_to_be_lost: str | None = Field(description="that WAL; null if it is not closed yet")
     cleaner_ttl_seconds: float = Field(description="how long the source keeps a closed WAL")
-    cleaner_ttl_assumed: bool = Field(description="whether that is HBase's default, as the source shows no setting")
+    cleaner_ttl_assumed: bool = Field(description="whether that is HBase's default because the source shows no setting")
     late: bool = Field(description="whether less than half of that time is left")
     text: str = Field(description="the same in words")
 
@@ -92,8 +92,8 @@ class RunShown(BaseModel):
     colour: Colour = Field(description="the state's colour on the board")
     cause: str = Field(description="why the run is in this state, in words")
     next_step: str = Field(description="what a person can do, in words")
-    waits_for: Waits | Literal["decision"] | None = Field(description="the answer that a person owes; null: none")
-    whom: str = Field(description="who owes that answer, and where it is asked; empty if nobody does")
+    waits_for: Waits | Literal["decision"] | None = Field(description="the answer that the run waits for; null: none")
+    whom: str = Field(description="who must give that answer, and where; empty without one")
     longest_lag_seconds: float | None = Field(description="the longest lag so far; null before the first round")
     write_stop_seconds: float | None = Field(
         description="how long clients could not write, so far or in total; null before the write stop"
@@ -103,7 +103,7 @@ class RunShown(BaseModel):
     )
     write_stop_over: bool = Field(description="whether clients can write again, to the target")
     standstills: tuple[UnwatchedTimeShown, ...] = Field(
-        description="when nobody looked at the source's log, oldest first"
+        description="times in which the source's log was not looked at, oldest first"
     )
     counted_numbers: tuple[CountedShown, ...] = Field(description="missing numbers that shut no gate, by table")
 
@@ -115,14 +115,14 @@ class Status(RunShown):
     since_ms: int = Field(description="when the state began, in ms since 1970 (UTC)")
     ended: bool = Field(description="whether the run has ended, as done or aborted")
     phase: str = Field(description="the phase that the state is about, with its table; `not started` before the first")
-    error: str | None = Field(description="what that phase failed with; null if it has not failed")
+    error: str | None = Field(description="the error of that phase; null if it has not failed")
     error_class: str | None = Field(description="the class of that error; null if there is none")
     percent: float = Field(description="phases that are done, of all phases of the run, in percent")
     edits_applied: int = Field(description="cells applied from the log")
     backlog_bytes: int = Field(description="bytes of the log that the ledger knows of and that are not applied")
     open_logs: int = Field(description="WALs among these that the source still writes")
     lag_seconds: float | None = Field(
-        description="since the newest moment before which everything is at the target; null while nothing measures it"
+        description="age of the newest moment before which everything is at the target; null while it is not measured"
     )
     lag_unknown: str = Field(description="why there is no lag, in words; empty if there is one")
     not_followed: str = Field(description="why open logs are not followed now, in words; empty if they are")
@@ -140,5 +140,5 @@ class Status(RunShown):
     log: LogKept | None = Field(description="what keeps the source's log; null if nothing is read, or not known yet")
     batch: BatchProgress | None = Field(description="the batch that a replay applies now; null without one")
     eta_seconds: int | None = Field(
-        description="until what waits is applied; null while that is not known, and unless the run catches up or drains"
+        description="time until the backlog is applied; null while unknown, and unless the run catches up or drains"
     )

@@ -123,7 +123,7 @@ def test_what_differs_for_a_known_reason_is_counted_apart(run: Run, clusters: Ex
         ]
     found = check(run, *known)
     assert (found.differing, found.excused) == ((), 1)
-    assert found.describe().endswith("1 differ, 1 of which the comparison knows")
+    assert found.describe().endswith("1 differ, 1 of them known from the comparison")
 
 
 def test_a_difference_that_the_first_reader_sees_by_now_keeps_its_class(run: Run, clusters: Explained) -> None:

@@ -57,9 +57,9 @@ def test_a_plan_tells_what_repairing_costs_beside_copying_the_table_again(
     assert (ways.repair.seconds, ways.copy_bytes) == (None, 30_000_000)
     assert found.lines()[-2:] == [
         f"{TABLE}, repairing 4 rows: 0.0 MB are sent, 1 region of the target compacted, 7 MB; "
-        "time unknown (this run has not compacted enough to tell)",
+        "time unknown (this run has not compacted enough for an estimate)",
         f"{TABLE}, copying it again: 30 MB as stored; "
-        "time unknown (its first copy tells no rate, and it has not been compared in this run)",
+        "time unknown (its first copy gives no rate, and it has not been compared in this run)",
     ]
     note_repaired(run.ledger, Repaired(rows=2, row_seconds=4.0, regions=1, region_bytes=1_000_000, region_seconds=1.0))
     facts: dict[str, Any] = ask(run, TABLE, names, dry_run=True).facts()

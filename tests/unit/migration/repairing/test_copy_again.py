@@ -181,7 +181,7 @@ def test_whoever_asks_twice_does_not_begin_anew(run: Run) -> None:
     )
     going_on.advance(run.ledger, TABLE)
     assert copying(run.ledger) == {TABLE: going_on}
-    assert waits_for_copying(run.ledger).endswith("1 of 3 regions, 5 MB are copied; it did not go on: refused")
+    assert waits_for_copying(run.ledger).endswith("1 of 3 regions, 5 MB are copied; its last attempt failed: refused")
     end_copying(run.ledger, TABLE, going_on, no_fence)
     assert not waits_for_copying(run.ledger)
     assert copied(run.ledger)[TABLE].describe().endswith(", 10 cells, 5.0 MB (kim: why)")
@@ -222,7 +222,7 @@ def test_why_it_does_not_go_on_is_told(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "_open_again", lambda *_: None)
     with copied_again(run, cast(Any, SimpleNamespace(replays=True))):
         deadline = time.monotonic() + 10
-        while "it did not go on: the target refuses a cell" not in waits_for_copying(run.ledger):
+        while "its last attempt failed: the target refuses a cell" not in waits_for_copying(run.ledger):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 

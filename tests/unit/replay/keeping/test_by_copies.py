@@ -377,7 +377,7 @@ def test_a_standstill_of_the_copying_is_told_for_good(run: Run, monkeypatch: pyt
     assert facts.log is None
     (standstill,) = facts.standstills
     assert standstill.until_ms - standstill.from_ms == pytest.approx(700_000, abs=5_000)
-    assert standstill.text.startswith("nobody looked at the source's log from ")
+    assert standstill.text.startswith("the source's log was not looked at from ")
     assert [line.action for line in run.ledger.audit_trail()].count("log not looked at") == 1
     assert f"WARNING: {standstill.text}" in report.render(report.summary(run.ledger))
 

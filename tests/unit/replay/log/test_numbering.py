@@ -179,7 +179,7 @@ def test_numbers_that_1_x_skips_are_a_hint_and_shut_no_gate(run: Run) -> None:
     (told,) = counted(run.ledger)
     assert (told.table, told.places, told.numbers, told.accepted_by) == (TABLE, 2, 4, None)
     assert (
-        f"the log of {TABLE} lacks 4 numbers at 2 places: numbers that no entry has, as increments, appends and "
+        f"the log of {TABLE} lacks 4 numbers at 2 places. In HBase 1.x, increments, appends and failed checks leave "
         in told.text
     )
     assert "abort" not in told.text

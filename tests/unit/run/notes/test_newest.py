@@ -75,12 +75,12 @@ def test_late_edits_that_are_applied_after_the_opening_are_told_from_what_client
 
 
 def test_a_table_with_cells_of_the_future_stays_closed_and_says_so(run: RunLedger) -> None:
-    assert keeps_closed(run, "t", NOW) == "nobody has looked for the newest timestamp of t: compare it again"
+    assert keeps_closed(run, "t", NOW) == "the newest timestamp of t is unknown: compare the table again"
     note_newest(run, "t", NOW + SKEW, NOW, whole=True)
     assert not keeps_closed(run, "t", NOW)
     note_newest(run, "t", NOW + SKEW + 1, NOW, whole=False)
     assert keeps_closed(run, "t", NOW).startswith(
-        f"t has cells with timestamps of the future, up to {NOW + SKEW + 1} ("
+        f"t has cells with timestamps in the future, up to {NOW + SKEW + 1} ("
     )
     note_newest(run, "t", NOW * 1000, NOW, whole=False)
-    assert f"up to {NOW * 1000}: what clients write" in keeps_closed(run, "t", NOW)
+    assert f"up to {NOW * 1000}: clients' writes" in keeps_closed(run, "t", NOW)

@@ -49,7 +49,7 @@ def test_it_is_told_in_a_sentence() -> None:
         "the log is kept by peer walferry_move_1: 1 file, 0.0 MB older than the time to live of 10 min 00 s"
     )
     assert COPIES.describe(AT + 1000) == (
-        "the log is kept by copies in file:///copies/move-1: 2 files, 3.4 MB; what is closed from now on may be lost "
+        "the log is kept by copies in file:///copies/move-1: 2 files, 3.4 MB; a WAL closed from now on may be lost "
         "in 9 min 59 s (time to live 10 min 00 s)"
     )
     first = replace(COPIES, file="rs.7", lost_ms=AT + 5000, ttl_assumed=True)

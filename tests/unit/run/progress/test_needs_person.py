@@ -180,7 +180,7 @@ def test_once_the_target_is_open_rows_without_an_explanation_have_a_way_on(run: 
     fail(run, "check_drain", "SidesDifferError: source and target differ")
     step = state_of(run).next_step
     assert step.startswith("the target has been open to clients since ")
-    assert "makes those equal that no client has written to and that need no compaction" in step
+    assert "makes rows equal that no client has written to and that need no compaction" in step
     assert "`walferry accept move --table TABLE --row ROW --reason …` leaves a row as it is" in step
     assert step.endswith("then `walferry resume move`")
     assert not [text for text in ONLY_BEFORE if text in step]

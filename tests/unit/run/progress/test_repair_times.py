@@ -80,7 +80,7 @@ def test_before_the_first_row_was_repaired_regions_tell_what_it_takes_at_least(
     assert expected_repair(ledger, TABLE, 9, 0, 0).seconds is None
     found = expected_repair(ledger, TABLE, 9, 1, 50_000_000)
     assert found.seconds == 5.0
-    assert found.basis.endswith("of the table's first copy; what comes on top for the rows is unknown")
+    assert found.basis.endswith("of the table's first copy; the additional time for the rows is unknown")
 
 
 def test_copying_again_takes_the_longer_of_what_the_first_copy_and_the_last_comparison_say(

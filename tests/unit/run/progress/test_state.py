@@ -92,7 +92,7 @@ def test_a_pair_follows_while_its_sides_are_equal_and_says_how_to_repeat_a_pass_
     state = state_of(run)
     assert (state.name, state.cause, state.next_step) == ("following", "pass 1: both sides are equal", "none")
     one_pass(run, differs(b"a"), differs(b"w", state="under way"))
-    cause = "pass 2: 1 row differs; 1 more were under way each time that they were read"
+    cause = "pass 2: 1 row differs; 1 more were under way at every reading"
     assert (state_of(run).name, state_of(run).cause) == ("differing", cause)
     fail(run, "pass", "TransientError: the NameNode does not answer")
     state = state_of(run)
