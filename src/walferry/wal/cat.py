@@ -94,7 +94,7 @@ def _each(
             worst = max(worst, error.exit_code)
         except OSError as error:
             is_folder = isinstance(error, IsADirectoryError)
-            reason = "this is a folder: name files in it, or use `walferry wal stat`" if is_folder else error.strerror
+            reason = "is a folder: name files in it, or use `walferry wal stat`" if is_folder else error.strerror
             print(f"error: {path}: {reason or error}", file=err)
             named_wrong = is_folder or isinstance(error, FileNotFoundError)
             worst = max(worst, UsageError.exit_code if named_wrong else WalferryError.exit_code)

@@ -39,7 +39,9 @@ def master_keys() -> Mapping[str, bytes]:
         try:
             key = bytes.fromhex(given.wal_key_hex.get_secret_value())
         except ValueError:
-            raise WalKeyError(f"{KEY_HEX} is no hex number: set it to the 32 digits of an AES key") from None
+            raise WalKeyError(
+                f"{KEY_HEX} is not a hex number: set it to the 32, 48 or 64 digits of an AES key"
+            ) from None
         if len(key) not in (16, 24, 32):
             raise WalKeyError(f"{KEY_HEX} has {len(key)} bytes: set it to the 32, 48 or 64 digits of an AES key")
         return {KEY_HEX: key}
@@ -89,9 +91,9 @@ def _of_store(store: str, names: str) -> Mapping[str, bytes]:
     wanted = [name.strip().lower() for name in names.split(",") if name.strip()]
     chosen = {name: keys[name] for name in wanted if name in keys} if wanted else keys
     if not chosen:
+        named, others = f" {names}" if names else "", f", only {', '.join(sorted(keys))}" if keys else ""
         raise WalKeyError(
-            f"the key store {uri.path} has no key {names or 'at all'} that the passwords open, but "
-            f"{', '.join(sorted(keys)) or 'no other either'}: set {KEY_NAME} to the source's "
+            f"the passwords open no key{named} in the key store {uri.path}{others}: set {KEY_NAME} to the source's "
             "hbase.crypto.master.key.name or hbase.crypto.wal.key.name"
         )
     return chosen

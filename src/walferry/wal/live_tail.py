@@ -54,7 +54,7 @@ class LiveTail:
         self._idle_since: float | None = None
         if files.status(f"{root}/WALs") is None:
             raise UsageError(
-                f"hbase_wal: there is no folder {root}/WALs; the path of a stream is HBase's root folder (or its "
+                f"hbase_wal: there is no folder {root}/WALs; set the stream's path to HBase's root folder (or its "
                 "hbase.wal.dir), which has the folders WALs and oldWALs",
                 path=root,
             )

@@ -94,7 +94,7 @@ def between(start: Offset, end: Offset) -> tuple[FileSpan, ...]:
         return ()
     if end.batch != start.batch + 1:
         raise WalferryError(
-            f"hbase_wal gives out one batch at a time, but was asked for those from {start.batch} to {end.batch}"
+            f"hbase_wal returns one batch at a time, but was asked for batches {start.batch} to {end.batch}"
         )
     return end.spans
 
@@ -246,9 +246,9 @@ class _Budget:
 def missing(name: str, offset: int) -> GapError:
     """The error for a file that was deleted before it was read to its end."""
     return GapError(
-        f"WAL file {name} is missing from WALs, -splitting and oldWALs, and was not read past byte {offset}: HBase has "
-        "deleted it. Put it into oldWALs if you have it, and start the query again. If it is lost, a query with a new "
-        "checkpoint reads what is left",
+        f"WAL file {name} is missing from WALs, -splitting and oldWALs, and was not read past byte {offset}: HBase "
+        "has deleted it. If you still have it, put it into oldWALs and start the query again. If it is lost, a "
+        "query with a new checkpoint reads what is left",
         file=name,
         start=offset,
         end=None,

@@ -66,9 +66,9 @@ def open_wal(
         now = find_wal(files, root, file)
         if now is None:
             raise GapError(
-                f"WAL file {file.name} is missing from WALs, -splitting and oldWALs; last seen at {file.path}. "
-                f"The log has a gap: put the file into {root}/oldWALs if you have it, and run again; if it is lost, "
-                "abort this run and start over with a new snapshot",
+                f"WAL file {file.name} is missing from WALs, -splitting and oldWALs; last seen at {file.path}. The "
+                f"log has a gap: if you still have the file, put it into {root}/oldWALs and run again; if it is "
+                "lost, abort this run and start over with a new snapshot",
                 file=file.name,
                 start=0,
                 end=None,
@@ -184,7 +184,9 @@ class Wal:
         and the errors of iterating.
         """
         if self._midway:
-            raise RuntimeError(f"{self._name} was not read to its end the last time: nobody knows where to go on")
+            raise RuntimeError(
+                f"{self._name} was not read to its end the last time, so it is unknown where to continue"
+            )
         self._midway = True
         while True:
             path = self._path = self._path or self.locate().path
@@ -261,13 +263,13 @@ class Wal:
         if ending is Ending.WHOLE or now.place is Place.ARCHIVED or broken:
             if self._stop is not None:
                 _log.warning(
-                    "WAL file %s was sealed with %d bytes, although %d had been visible: the others were never "
+                    "WAL file %s was sealed with %d bytes, although %d had been visible: the rest were never "
                     "acknowledged", self._name, now.length if broken else self.length, self._stop,
                 )  # fmt: skip
             return True
         if not late:
             return False
-        reason = f"is not closed yet ({now.place.value}); the next round tries it again"
+        reason = f"is not closed yet ({now.place.value}); the next round tries again"
         if self._stop is not None:
             reason = f"shows {self.length} bytes, but had shown {self._stop}; another replica may show them: try again"
         raise TransientError(f"WAL file {self._name} {reason}", file=self._name)
@@ -306,8 +308,8 @@ class Wal:
                     reason=reason,
                 ) from None
             raise WrongWalKeyError(
-                f"{error.message}. If that key opens other WALs of their time, this file is damaged: add its name to "
-                f"{KEY_DAMAGED}, and it goes into quarantine like other damaged files",
+                f"{error.message}. If that key opens other WALs of the same time, this file is damaged: add its "
+                f"name to {KEY_DAMAGED}, and it is quarantined like other damaged files",
                 **error.facts,
             ) from None
 

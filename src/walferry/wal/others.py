@@ -124,7 +124,7 @@ def _add(found: WrittenByOthers, batch: EntryBatch, asked: Collection[str], know
             found.unnamed[table] = f"others wrote more than {MOST_ROWS} of its rows at the target"
         loads = np.flatnonzero(mine & batch.data_elsewhere)
         if any(not _is_load_of(batch, entry, known) for entry in loads.tolist()):
-            found.unnamed[table] = f"others loaded files into it at the target, says log {file}"
+            found.unnamed[table] = f"others loaded files into it at the target, according to log {file}"
 
 
 def names(clusters: bytes, known: UUID) -> bool:

@@ -99,7 +99,7 @@ def test_the_worst_of_several_files_decides_the_exit_code(tmp_path: Path) -> Non
     ("path", "reason"),
     [
         ("/no/such/file.wal", "no such file"),
-        (str(FIXTURES), "this is a folder: name files in it"),
+        (str(FIXTURES), "is a folder: name files in it"),
         ("ftp://host/file", ""),
     ],
 )

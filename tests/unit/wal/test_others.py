@@ -69,7 +69,7 @@ def test_a_bulk_load_that_does_not_name_the_known_cluster_leaves_the_rows_unknow
     assert not found.unnamed
     log.append(1, load(OTHER))
     assert read(log, found.end).unnamed == {
-        "t1": "others loaded files into it at the target, says log rs%2C1%2C2.1"
+        "t1": "others loaded files into it at the target, according to log rs%2C1%2C2.1"
     }  # fmt: skip
 
 
