@@ -123,7 +123,7 @@ class Loader:
         failed = [(path, error) for path, file in closing if (error := file.exception()) is not None]
         for path, error in failed:
             if isinstance(error, FileNotFoundError):
-                raise TransientError(f"{path} is gone: another attempt has taken over", file=path) from error
+                raise TransientError(f"{path} no longer exists: another attempt has taken over", file=path) from error
             raise error
 
     def load(self, staged: Sequence[StagedHFile]) -> None:
@@ -141,8 +141,8 @@ class Loader:
                 return
             time.sleep(min(2.0**attempt / 4, 8.0))
         raise TransientError(
-            f"{len(left)} HFiles, the first {left[0].path}, were not taken by {self._target} in {attempt} attempts; "
-            "are its regions served, or do they move and split all the time?", table=self._target,
+            f"{len(left)} HFiles, the first {left[0].path}, could not be loaded into {self._target} in {attempt} "
+            "attempts. Check that its regions are online and do not keep moving or splitting", table=self._target,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ one attempt
@@ -256,7 +256,7 @@ class Loader:
         log.info("%s was split; writing %s again for the new regions", self._target, file.path)
         status = self._files.status(file.path)
         if status is None:
-            raise TransientError(f"{file.path} is gone: another attempt has taken over", file=file.path)
+            raise TransientError(f"{file.path} no longer exists: another attempt has taken over", file=file.path)
 
         hfile = HFile(partial(self._files.read, file.path), status.length, file.path)
         cells = (as_run(batch.cells) for batch in hfile.batches())

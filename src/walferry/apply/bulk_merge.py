@@ -45,8 +45,8 @@ def _room() -> Iterator[None]:
     except OSError as error:
         folder = tempfile.gettempdir()
         raise WalferryError(
-            f"{folder}: {error.strerror}. Edits wait there until they are loaded in bulk: set TMPDIR to a larger disk, "
-            "or apply: rpc",
+            f"{folder}: {error.strerror}. Edits are kept there until they are loaded in bulk: set TMPDIR to a "
+            "folder on a larger disk, or use apply: rpc",
             folder=folder,
         ) from error
 
@@ -118,7 +118,9 @@ class Merge:
         if clusters not in self._lists:
             self._lists.append(clusters)
             if len(self._lists) > MOST_LISTS:
-                raise WalferryError(f"the edits have more than {MOST_LISTS} lists of clusters: apply them by rpc")
+                raise WalferryError(
+                    f"the edits have more than {MOST_LISTS} different lists of clusters; use apply: rpc"
+                )
         return self._lists.index(clusters)
 
     def _merged(self, blocks: Iterable[Block]) -> Iterator[tuple[Bytes, Int64s]]:

@@ -214,8 +214,8 @@ def _in_place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if batch.num_rows and pc.any(pc.not_equal(batch["piece"], here)).as_py():
             raise WalferryError(
-                f"Spark moved rows of other pieces into partition {here} after they had been placed; nothing of it is "
-                "sent. Look for settings of Spark SQL that change how data is distributed",
+                f"Spark moved rows of other pieces into partition {here} after they had been placed, so the "
+                "partition is not sent. Look for settings of Spark SQL that change how data is distributed",
                 partition=here,
             )
         yield batch

@@ -399,8 +399,8 @@ def _blocks_of(batches: Iterator[pa.RecordBatch], piece: int) -> Iterator[Block]
         for row in range(batch.num_rows):
             if batch["piece"][row].as_py() != piece:
                 raise WalferryError(
-                    f"Spark moved blocks of other pieces into partition {piece}; nothing of it is loaded. Look for "
-                    "settings of Spark SQL that change how data is distributed",
+                    f"Spark moved blocks of other pieces into partition {piece}, so the partition is not loaded. "
+                    "Look for settings of Spark SQL that change how data is distributed",
                     partition=piece,
                 )
             cells, numbers = (np.frombuffer(batch[name][row].as_buffer(), np.uint8) for name in ("cells", "numbers"))

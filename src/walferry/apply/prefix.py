@@ -29,16 +29,16 @@ class Sent:
 def taken_back(name: str, shown: Sequence[tuple[int, int]]) -> str:
     """The reason for a mark: a file was sealed with other bytes than it had shown."""
     return (
-        f"edits that the source has lost: {name} had shown {max(end for end, _ in shown)} bytes and was sealed with "
-        "other ones: its server or its data nodes died before these were safe"
+        f"edits that the source has lost: {name} had shown {max(end for end, _ in shown)} bytes, but was sealed "
+        "with different ones: its server or its data nodes died before those bytes were safe"
     )
 
 
 def not_known(name: str, shown: Sequence[tuple[int, int]], why: str) -> str:
     """The reason for a mark: nobody can check whether a file was sealed with the bytes that it had shown."""
     return (
-        f"edits that the source has lost: {max(end for end, _ in shown)} bytes of {name} were sent while it was open, "
-        f"and whether it was sealed with them is not known, since {why}"
+        f"edits that the source has lost: {max(end for end, _ in shown)} bytes of {name} were sent while it was "
+        f"open, and it is unknown whether it was sealed with them, since {why}"
     )
 
 

@@ -71,7 +71,7 @@ class RpcWriter:
             if sum(run.cells for run in runs) == 1:
                 if isinstance(error, CallQueueFullError):
                     raise  # other requests may fill the queue
-                message = f"one cell alone is larger than the target accepts in a request: {error}"
+                message = f"a single cell is larger than the target accepts in a request: {error}"
                 raise RefusedError(message, reason=str(error)) from error
             log.info("a request of %d bytes is too large for the target; sending it in two: %s", len(cells), error)
             for part, part_cells in _halves(runs, cells):

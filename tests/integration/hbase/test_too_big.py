@@ -73,7 +73,7 @@ def test_what_is_over_the_limit_arrives_in_parts_and_only_a_cell_that_is_cannot(
     writer(small).send([run], b"".join(cells))
     assert b"".join(small.scan_raw("t", b"part", b"paru")) == b"".join(cells)
     (cell,) = cells_of(b"whole", 1, MOST_BYTES)
-    with pytest.raises(RefusedError, match="one cell alone"):
+    with pytest.raises(RefusedError, match="a single cell is larger"):
         writer(small).send([CellRun("t", b"", 1)], cell)
     assert list(small.scan_raw("t", b"whole", b"whole~")) == []
 

@@ -97,7 +97,7 @@ def test_a_file_that_is_removed_while_it_is_written_is_written_by_another_attemp
 
     monkeypatch.setattr(Local, "write", removed)
     loader = Loader(route, "t", f"{tmp_path}/piece")
-    with pytest.raises(TransientError, match=r"piece/.*/1 is gone: another attempt has taken over"):
+    with pytest.raises(TransientError, match=r"piece/.*/1 no longer exists: another attempt has taken over"):
         loader.load(loader.stage(b"f", b"", StoreFormat(), cells(30)))
 
 

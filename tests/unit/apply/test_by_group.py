@@ -414,7 +414,7 @@ def test_of_a_damaged_file_nobody_says_that_its_server_took_something_back(
 ) -> None:
     shown = entries_of(4)
     _, told = apply_sealed(tmp_path, monkeypatch, shown, {REGION}, [shown[0], b"\x00\x00\x00\x05what!", *shown[2:]])
-    assert "whether it was sealed with them is not known, since it is damaged" in told.marked["one"]
+    assert "it is unknown whether it was sealed with them, since it is damaged" in told.marked["one"]
 
 
 def test_what_a_killed_process_may_have_sent_is_checked_and_sent_again(

@@ -207,5 +207,5 @@ def test_more_origins_than_numbers_are_an_error_and_not_mixed(monkeypatch: pytes
     edits = [Edit(b"r%d" % n, b"f", b"q", 1, CellType.PUT, False, n, 0, n + 1) for n in range(3)]
     with closing(place_here(task_of(edits, [b""]))) as placed:
         placed.read()
-        with pytest.raises(WalferryError, match="more than 2 lists of clusters"):
+        with pytest.raises(WalferryError, match="more than 2 different lists of clusters"):
             placed.apply(0, "load")
