@@ -168,7 +168,7 @@ def check_release(run: Run, quarantine_id: int, resolution: Resolution) -> None:
     item = find_item(run.ledger, quarantine_id)
     if resolution in ("retry", "rpc") and item.kind is RefusalKind.NOT_IN_LOG:
         raise UsageError(
-            f"quarantine {quarantine_id}: {item.reason}; there is nothing to try again. Release it by reread",
+            f"quarantine {quarantine_id}: {item.reason}, so it cannot be retried. Release it with reread",
             quarantine=quarantine_id,
         )
     if item.kind is RefusalKind.LINEAGE:
@@ -280,7 +280,7 @@ def _apply_table(
             try:
                 recopy_rows(spark, narrow, table, borders_of(run, table, item.region))
             except RefusedError as error:
-                reason = f"the rows copied from the source are refused: {error}"
+                reason = f"the target refuses the rows copied from the source: {error}"
                 again = Refusal(item.file, item.start, item.end, table, item.region, 0, reason, item.data, item.kind)
                 _hold_again(run, released, again, fence)
                 return

@@ -45,7 +45,7 @@ def test_a_truncated_table_stops_and_the_other_goes_on(
     assert of_other
     assert {key: there[key] for key in of_other} == {key: here[key] for key in of_other}
     assert not any(key.startswith(f"{truncated} b'b'") for key in there)
-    with pytest.raises(GateShutError, match="created anew"):
+    with pytest.raises(GateShutError, match="created from scratch"):
         gates.before_cutover(run)
     with pytest.raises(UsageError, match="new history"):
         quarantine.release(run, item.quarantine_id, "accept", "does not matter")
@@ -79,7 +79,7 @@ def test_a_table_that_was_dropped_and_created_again_stops_and_the_other_goes_on(
     of_other = {key: value for key, value in here.items() if key.startswith(other)}
     assert len(of_other) == 2
     assert {key: value for key, value in there.items() if key.startswith(other)} == of_other
-    with pytest.raises(GateShutError, match="created anew"):
+    with pytest.raises(GateShutError, match="created from scratch"):
         gates.before_cutover(run)
 
 

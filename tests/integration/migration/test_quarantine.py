@@ -161,7 +161,7 @@ def test_a_bulk_load_holds_its_region_until_the_source_is_read_again(
     folder = f"{run.source_root}/data/default/{table}/{home.encoded}/f"
     assert known.store_files
     assert known.store_files <= {f"f/{file.name}" for file in run.source_files.list(folder)}
-    with pytest.raises(UsageError, match="nothing to try again"):
+    with pytest.raises(UsageError, match="cannot be retried"):
         quarantine.release(run, item.quarantine_id, "retry", "the obvious first attempt")
     here, there = sides(run)
     assert {key: value for key, value in here.items() if "b'x'" in key} == {

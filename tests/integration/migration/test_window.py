@@ -107,7 +107,7 @@ def test_where_files_may_not_be_staged_auto_says_so_and_goes_by_rpc(
     monkeypatch.setattr(Run, "target_files", WebHdfs(str(target.address.webhdfs), "mallory"))
     with Run(ledger, open_window(ledger, spec.model_copy(update={"name": "replay"}), "test").run_id) as run:
         replay_window(run, lambda: spark)
-    assert "go by rpc, not in bulk" in caplog.text
+    assert "are applied by rpc, not in bulk" in caplog.text
     assert "as user mallory" in caplog.text
     here = content(source, two_tables)
     assert len(here) > 10
@@ -324,7 +324,7 @@ def test_a_window_that_is_not_over_says_when_it_will_be(
     two_tables: str, open_replay: Replay, spark: SparkSession
 ) -> None:
     run = open_replay(two_tables, (now(), now() + 3_600_000))
-    with pytest.raises(WindowOpenError, match="is complete at") as early:
+    with pytest.raises(WindowOpenError, match="will be complete at") as early:
         replay_window(run, lambda: spark)
     assert early.value.exit_code == 3
     assert run.ledger.record.state == "running"

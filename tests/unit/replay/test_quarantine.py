@@ -125,7 +125,7 @@ def refused(run: Run, kind: RefusalKind, reason: str = "whatever it says") -> in
 def test_the_kind_of_a_refusal_decides_which_ways_out_there_are(run: Run) -> None:
     marker = refused(run, RefusalKind.NOT_IN_LOG)
     for resolution in ("retry", "rpc"):
-        with pytest.raises(UsageError, match="nothing to try again"):
+        with pytest.raises(UsageError, match="cannot be retried"):
             check_release(run, marker, resolution)
     check_release(run, marker, "reread")
     plain = refused(run, RefusalKind.REFUSED, "not in the log: lineage: as the target says")

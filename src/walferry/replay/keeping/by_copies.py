@@ -97,7 +97,7 @@ def kept(run: Run) -> set[str]:
 
 def why_missing(run: Run, name: str) -> str:
     """What probably happened to a file that had a copy."""
-    return f"it was copied to {_url(run)}/{name}, so somebody removed it there"
+    return f"it was copied to {_url(run)}/{name}, and somebody has deleted the copy"
 
 
 def let_go(run: Run, keep_hours: float | None = None) -> list[str]:
@@ -261,7 +261,7 @@ def _sweep(stage: _Stage) -> None:
             try:
                 stage.files.delete(status.path)
             except Exception as error:  # copying is more urgent
-                log.warning("what a killed process left cannot be deleted: %s: %s", status.path, error)
+                log.warning("cannot delete %s, which a killed process left behind: %s", status.path, error)
 
 
 def _is_over(run: Run) -> bool:

@@ -80,14 +80,14 @@ def let_go(run: Run, keep_hours: float | None = None) -> str | None:
     if waiting := left - run.ledger.log.applied(left):
         if queue > 2 * FULL_QUEUE:
             log.warning(
-                "the queues of peers %s and %s grow, since %s not applied yet, %s among them",
+                "the queues of peers %s and %s are growing: %s not applied yet, for example %s",
                 older.name, name, amount(len(waiting), "WAL is", "WALs are"), min(waiting),
             )  # fmt: skip
         return None
     if older.name in run.source.peers():
         run.source.remove_peer(older.name)
     run.ledger.objects.removed("source", "peer", older.name)
-    log.info("peer %s replaced %s, which kept only what is applied", name, older.name)
+    log.info("peer %s replaced %s, which kept only applied WALs", name, older.name)
     return older.name
 
 
@@ -114,8 +114,8 @@ def _await_queues(run: Run, peer: str) -> list[str]:
             return sorted(current)
         if unhindered_s() > deadline:
             raise TransientError(
-                f"after {QUEUE_SECONDS:.0f} s the peer {peer} does not keep WAL {next(iter(missing.values()))} yet; "
-                "is hbase.replication on at every region server? If it cannot be: `protect: stage`",
+                f"after {QUEUE_SECONDS:.0f} s the peer {peer} does not keep WAL {next(iter(missing.values()))} yet. "
+                "Enable hbase.replication on every region server, or use `protect: stage`",
                 peer=peer,
                 missing=sorted(missing.values()),
             )

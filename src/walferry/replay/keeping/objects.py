@@ -32,8 +32,8 @@ def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, the
     planned = {(o.cluster, o.kind, o.name) for o in run.ledger.objects.all()}
     if there and (cluster, kind, name) not in planned:
         raise ForeignObjectError(
-            f"{kind} {name} already exists at the {cluster}, not from this run: it may be of a run in another ledger. "
-            f"Remove it if nobody uses it, or give this migration another name",
+            f"{kind} {name} already exists at the {cluster}, but this run did not create it: it may belong to a run "
+            "in another ledger. Remove it if it is unused, or give this migration another name",
             cluster=cluster, kind=kind, name=name,
         )  # fmt: skip
     run.ledger.objects.plan(cluster, kind, name)
@@ -82,15 +82,15 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         except Exception as error:  # go on with the other objects
             left.append(name)
             if item.kind == "folder":
-                log.warning("%s cannot be deleted: delete it yourself, since nobody needs it any more: %s", name, error)
+                log.warning("%s is no longer needed but cannot be deleted; delete it yourself: %s", name, error)
             else:
                 errors.append(error)
             continue
         if not there and item.state == "planned" and underway:
             left.append(name)
             log.warning(
-                "%s is about to be created: the process that works on %s then removes it; if it is killed first, abort "
-                "again", name, ", ".join(underway),
+                "%s is about to be created. The process that works on %s will remove it; if that process is killed "
+                "first, abort again", name, ", ".join(underway),
             )  # fmt: skip
             continue
         run.ledger.objects.removed(item.cluster, item.kind, item.name)

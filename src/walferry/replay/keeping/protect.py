@@ -83,7 +83,7 @@ def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:
         try:
             pause = way.tend(run)
         except Exception as error:
-            log.warning("the source's log is not kept as it should be; trying again: %s", error)
+            log.warning("keeping the source's log failed; trying again: %s", error)
             pause = AGAIN_SECONDS
 
 
@@ -97,7 +97,7 @@ def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
     try:
         way_of(run).take_stock(run, listed)
     except WalferryError as error:
-        log.warning("how much of the source's log is kept is unknown: %s", error)
+        log.warning("cannot determine how much of the source's log is kept: %s", error)
 
 
 def not_applied(run: Run, kept: Collection[str]) -> set[str]:

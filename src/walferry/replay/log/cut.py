@@ -210,7 +210,7 @@ def _roll(run: Run, server: Server, deadline: float) -> None:
                 raise
             if not told:
                 log.warning(
-                    "%s does not answer, and is asked again until it does or counts as dead: %s", server.name, error
+                    "%s does not answer; asking again until it answers or counts as dead: %s", server.name, error
                 )
                 told = True
         time.sleep(1.0)
@@ -261,7 +261,7 @@ def cut_until(
             )
         if moved != logged:
             logged = moved
-            log.info("regions of %s moved while the log was cut; cutting again until they rest", moved)
+            log.info("regions of %s moved during the cut of the log; cutting again until none moves", moved)
         time.sleep(1.0)
 
 

@@ -48,7 +48,7 @@ def idle_servers(
         try:
             counts = run.source.write_counts(server, tables, attempts=1)
         except TransientError as error:
-            log.info("%s does not tell what was written to it: %s", server.name, error)
+            log.info("%s does not report its write counts: %s", server.name, error)
             continue
         if counts is None:
             continue

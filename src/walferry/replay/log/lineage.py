@@ -360,15 +360,15 @@ def _closing(known: KnownRegion, sequence_number: int) -> RegionEvent:
 
 
 def _refusal(event: RegionEvent) -> Refusal:
-    at = "was written to after its closing without having opened"
+    at = "was written to after it had closed, without having opened again"
     if event.kind is Marker.REGION_CLOSE:
         at = "closed and did not continue"
     elif event.kind is Marker.REGION_OPEN:
-        at = "was created anew" if _begins_history(event) else "opened without what it held before"
+        at = "was created from scratch" if _begins_history(event) else "opened without its earlier data"
     message = (
-        f"region {event.region} {at}: {event.table} was truncated, dropped and created again, restored from a "
-        "snapshot, or a column family was dropped and added again, at the source; or the source has lost the end of a "
-        "log, as after a power cut"
+        f"region {event.region} {at}: at the source, {event.table} was truncated, dropped and created again, or "
+        "restored from a snapshot, or a column family was dropped and added again; or the source has lost the end "
+        "of a log, as after a power cut"
     )
     return Refusal(
         event.file, event.offset, event.offset, event.table, ANY_REGION, event.sequence_number, message, b"",

@@ -63,7 +63,11 @@ def _tell(ledger: RunLedger, gaps: Sequence[NumberGap], skipped: bool) -> None:
     decided = {row.table for row in ledger.numbers.counted() if row.accepted_by} if gaps else set()
     known = Counter(gap.table for gap in gaps if skipped or gap.table in decided)
     for table, places in known.items():
-        log.info("numbers of %s are missing in the log at %s: counted", table, amount(places, "more place"))
+        log.info(
+            "sequence numbers of %s are missing from the log at %s; they are only counted",
+            table,
+            amount(places, "more place"),
+        )
     for gap in gaps:
         if gap.table not in known:
             log.error("%s", number_gap_text(gap))

@@ -113,8 +113,8 @@ def require_no_overlap(run: Run, others: Sequence[RunRecord]) -> None:
             continue
         if other.kind != "window" or not _began_before(run, other):
             raise OverlappingRunError(
-                f"run {other.run_id} has not finished applying edits of {window} to the same tables: wait for it, or "
-                f"end it by `walferry abort {other.run_id} --reason …`; then repeat this window",
+                f"run {other.run_id} has not finished applying edits of {window} to the same tables. Wait for it, "
+                f"or end it with `walferry abort {other.run_id} --reason …`; then repeat this window",
                 run=other.run_id,
             )
 

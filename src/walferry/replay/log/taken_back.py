@@ -45,7 +45,7 @@ def compare_sent(run: Run, route: Route, names: Collection[str] | None = None) -
 def _why_other(run: Run, file: WalFile | None, name: str, sent: SentEarly) -> str:
     """The reason to doubt that a file holds everything that was sent from it; "" without doubt."""
     if file is None:
-        return not_known(name, sent.shown, "no list has it any more")
+        return not_known(name, sent.shown, "no listing shows it any more")
     beginning = Beginning(sent.shown)
     try:
         for batch in open_wal(run.source_files, run.wal_root, file):

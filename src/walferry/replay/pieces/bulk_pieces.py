@@ -53,13 +53,13 @@ def table_faults(name: str, table: TableDescriptor) -> list[str]:
     faults = []
     for family in table.families.values():
         if family.new_version_behavior:
-            faults.append(f"{name}:{family.name} has NEW_VERSION_BEHAVIOR: the order of its edits counts")
+            faults.append(f"{name}:{family.name} has NEW_VERSION_BEHAVIOR: the order of its edits matters")
         if "ENCRYPTION" in family.attributes:
             faults.append(f"{name}:{family.name} is encrypted; HFiles are written as they are")
         if family.is_mob:
             faults.append(f"{name}:{family.name} keeps large values in MOB files")
     if any(attribute.lower().startswith("coprocessor$") for attribute in table.attributes):
-        faults.append(f"{name} has coprocessors, which see no edit that comes in bulk")
+        faults.append(f"{name} has coprocessors, which do not see edits that are loaded in bulk")
     return faults
 
 
@@ -75,7 +75,7 @@ def _staging_faults(run: Run) -> list[str]:
         try:
             run.target_files.mkdirs(staging_folder(root, pair.target))
         except (PermissionDeniedError, QuotaExceededError) as error:
-            faults.append(f"{error.message} (bulk loads wait there)")
+            faults.append(f"{error.message} (files for bulk loads are staged there)")
     return faults
 
 
@@ -91,7 +91,7 @@ def goes_in_bulk(run: Run, size: int, held: Collection[str] = ()) -> bool:
         return False
     faults = [f"quarantine holds regions of {table}" for table in held] or bulk_faults(run) or _staging_faults(run)
     if faults:
-        log.warning("%.1f MB of log go by rpc, not in bulk: %s", size / 1e6, "; ".join(faults))
+        log.warning("%.1f MB of log are applied by rpc, not in bulk: %s", size / 1e6, "; ".join(faults))
     return not faults
 
 
@@ -173,7 +173,7 @@ def load_pieces(
         placed = sum(file.placed.get(piece.number, 0) for file in told)
         if applied.taken != placed:
             raise WalferryError(
-                f"{piece.subject}: {placed} cells were read, but {applied.taken} came to be loaded; please report this",
+                f"{piece.subject}: {placed} cells were read, but {applied.taken} reached the load; please report this",
                 piece=piece.number,
             )
         return Loaded(cells=applied.cells, outranked=applied.outranked, files=applied.files, bytes=applied.bytes)

@@ -166,7 +166,7 @@ _lock = threading.Lock()
 
 @cache  # a task has several writers
 def _supersede(target: ClusterAddress, leases: tuple[HeldLease, ...], attempt: Attempt, seconds: float) -> None:
-    log.warning("attempt %d at task %s: waiting %.0f s until the one before it sends nothing more",
+    log.warning("attempt %d at task %s: waiting %.0f s until the attempt before it can no longer send",
                 attempt.number, attempt.task, seconds)  # fmt: skip
     for held in leases:
         lease.supersede(shared_client(target).zk, held, attempt)

@@ -73,8 +73,8 @@ class DirtyRows:
             return f"rows of target table {self.table} may hold {self.why}"
         at = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds")
         return (
-            f"{rows} of target table {self.table} may hold old edits: at {at} a process of run {self.run} had sent a "
-            f"request for them after it had lost its lease (number {self.number}), because it had been suspended"
+            f"{rows} of target table {self.table} may hold old edits: at {at} a process of run {self.run}, which "
+            f"had been suspended, had sent a request for them after losing its lease (number {self.number})"
         )
 
 
@@ -92,7 +92,7 @@ def mark(target: ClusterAddress, rows: DirtyRows) -> None:
             if attempt == ATTEMPTS:
                 raise UnmarkedRowsError(
                     f"{rows.describe()}; they could not be marked in ZooKeeper at {target.zookeeper}, so no gate "
-                    "knows: compare the table before you use it (`walferry verify`)",
+                    "will stop for them. Compare the table before you use it (`walferry verify`)",
                     table=rows.table, first=rows.first, last=rows.last,
                 ) from error  # fmt: skip
             log.warning("attempt %d of %d to mark rows of %s failed: %r", attempt, ATTEMPTS, rows.table, error)

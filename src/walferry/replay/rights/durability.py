@@ -84,7 +84,7 @@ def give_back(run: Run, tables: Collection[str]) -> list[str]:
                 run.target.modify_table(now.with_attribute("DURABILITY", change.before))
         change.ledger.objects.removed("target", "durability", change.item.name)
         done.append(_text(change))
-        log.info("gave back %s", _text(change))
+        log.info("restored %s", _text(change))
     return done
 
 

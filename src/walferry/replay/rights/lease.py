@@ -131,8 +131,8 @@ def check(zk: KazooClient, held: HeldLease, watch: Watch | None = None, attempt:
         )
     if attempt is not None and superseded:
         raise LeaseLostError(
-            f"Spark gave up attempt {attempt.number} at a task that writes to target table {held.table}, and repeats "
-            "it elsewhere",
+            f"Spark gave up attempt {attempt.number} at a task that writes to target table {held.table}, and "
+            "repeats the task elsewhere",
             table=held.table, number=held.number,
         )  # fmt: skip
 
@@ -215,7 +215,7 @@ def _acquire(
             other = holder_of(zk, table) or "a run that is ending"
             if time.monotonic() >= deadline:
                 raise LeaseHeldError(
-                    f"target table {table} is being written by {other}; wait for it, or end it by `walferry abort`, "
+                    f"{other} is writing to target table {table}; wait for it, or end it with `walferry abort`, "
                     "then try again",
                     table=table,
                     holder=other,

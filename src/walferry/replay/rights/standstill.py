@@ -152,7 +152,9 @@ class Standstill:
         with self._changed:
             replays, route = self._replays, self._route or self._kept
         if replays and route is None:
-            raise NoStandstillError("the replay waits for its leases: nothing else changes the target meanwhile")
+            raise NoStandstillError(
+                "the replay is waiting for its leases; until it has them, nothing else may change the target"
+            )
         if route is not None:
             yield route
             return
@@ -167,7 +169,7 @@ class Standstill:
                     self._changed.wait(LOOK_SECONDS)
                 if over():
                     self._still = False
-                    raise NoStandstillError("rows are no longer to be written beside the log: the replay goes on")
+                    raise NoStandstillError("rows may no longer be written beside the log: the replay goes on")
                 return self._route if self._still else None
             finally:
                 self._waiting = False

@@ -90,7 +90,7 @@ class _Publisher:
             try:
                 self._put(replace(self._order, processes=processes))
             except (KazooException, KazooTimeoutError) as error:
-                log.debug("the next look publishes that %d processes send: %s", processes, error)
+                log.debug("that %d processes send will be published at the next look: %s", processes, error)
 
     def _put(self, order: Order) -> None:
         if order == self._order:
@@ -130,7 +130,7 @@ def publishing(run: Run, zk: KazooClient, node: str) -> Iterator[None]:
             try:
                 publisher.look()
             except (WalferryError, KazooException, KazooTimeoutError) as error:
-                log.warning("the throttle of %s stays as it is: %s", run.run_id, error)
+                log.warning("the throttle of %s cannot be updated and stays as it is: %s", run.run_id, error)
 
     thread = threading.Thread(target=go_on, name="throttle", daemon=True)
     thread.start()
@@ -201,7 +201,7 @@ class Turns:
         rate = self._pace.slow_down()
         if rate is not None and steady_s() - self._told >= TELL_SECONDS:
             self._told = steady_s()
-            log.warning("the target is busy: this process sends it at most %.2f MB/s for now", rate / 1e6)
+            log.warning("the target is busy: this process sends at most %.2f MB/s for now", rate / 1e6)
 
     def _now(self) -> Order | None:
         """The node's content as last read; None if it was never read."""

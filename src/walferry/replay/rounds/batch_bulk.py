@@ -65,7 +65,7 @@ def _replan_by_rpc(work: Work, why: Exception) -> None:
     """Send the batch by group from its beginning. Raises OutcomeUnknownError if a piece was started."""
     batches, batch = work.run.ledger.batches, work.batch
     what = "its edits may have to wait" if isinstance(why, NotInBulkError) else "loading failed"
-    log.warning("the batch goes by rpc from its beginning, not in bulk: %s: %s", what, why)
+    log.warning("the whole batch is applied by rpc, not in bulk: %s: %s", what, why)
     remove_staged(work.run, work.run.tables)  # so that no late load replaces edits sent from now on
     begun = any(piece.attempts for piece in batches.pieces())
     pieces = cut_groups(batch.files, work.route.limits.piece_bytes)

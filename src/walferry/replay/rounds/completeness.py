@@ -92,9 +92,9 @@ def _require_queued(run: Run, listed: Sequence[WalFile], queued: Collection[str]
         names = {name for name in names if written.get(name) in alive} - way_of(run).kept(run)
     if names:
         raise NotQueuedError(
-            f"WAL {min(names)} is in no queue of the peer {run.peer} ({len(names)} in all): HBase may delete it before "
-            "it is applied. Somebody removed a queue, or hbase.replication is off at its server. Restart that server: "
-            "what it writes then is in the queue",
+            f"WAL {min(names)} is in no queue of the peer {run.peer} ({len(names)} in all): HBase may delete it "
+            "before it is applied. Somebody removed a queue, or hbase.replication is off at its server. Restart "
+            "that server: the WALs that it writes afterwards are queued",
             files=sorted(names),
         )
 
@@ -108,11 +108,11 @@ def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
     first, root = missing[0], run.wal_root
     aside = f"{root}/corrupt/{first}"
     if run.source_files.status(aside) is not None:
-        cause = f"HBase could not read it when it split its server's log, and moved it to {aside}"
+        cause = f"HBase could not read the file when it split the log of the file's server, and moved it to {aside}"
     elif first in queued:
         cause = way_of(run).why_missing(run, first)
     else:
-        cause = "it was never seen to be empty: the NameNode's audit log shows who removed it"
+        cause = "the file was not known to be empty; the NameNode's audit log shows who removed it"
     lost = "abort this run and start over with a new snapshot"
     if opened_ms(run.ledger) is not None:
         verify = f"`walferry verify {run.record.name}`"

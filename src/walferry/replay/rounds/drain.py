@@ -23,9 +23,9 @@ def check_targets(run: Run) -> None:
     """
     faults = target_faults(run)
     if run.source.cluster_id() == run.target.cluster_id():
-        faults.insert(0, "source and target are one cluster")
+        faults.insert(0, "source and target are the same cluster")
     if faults:
-        reason = f"nothing can be drained: {'; '.join(faults)}"
+        reason = f"the drain cannot apply edits: {'; '.join(faults)}"
         if not run.ledger.objects.all():
             run.ledger.end("failed", run.actor, reason)
         raise UsageError(reason, faults=faults)

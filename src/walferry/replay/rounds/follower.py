@@ -65,7 +65,7 @@ def replay(
             try:
                 return _replay(run, spark, until, standstill, at_end)
             except OutcomeUnknownError as error:
-                log.warning("%s; the leases are taken again, once all that was sent under them has ended", error)
+                log.warning("%s; taking the leases again once all requests sent under them have ended", error)
 
 
 def _replay(
@@ -92,7 +92,7 @@ def _replay(
                 except NotCutError as error:
                     if until() or time.monotonic() - cut_at > CUT_SECONDS:
                         raise
-                    log.warning("the log cannot be cut now, which is tried again: %s", error)
+                    log.warning("the log cannot be cut now; trying again: %s", error)
                     pause = EARLY_SECONDS
                 busy = False
                 if time.monotonic() - renewed >= RENEW_SECONDS:
@@ -126,7 +126,7 @@ def _let_go(run: Run) -> None:
     except RunEndedError:
         raise
     except WalferryError as error:  # the replay itself needs nothing to be released
-        log.warning("WALs that are applied are kept, more and more of them: %s", error)
+        log.warning("applied WALs cannot be released and accumulate: %s", error)
 
 
 def _pause_seconds(max_lag: int, applied_bytes: int) -> float:

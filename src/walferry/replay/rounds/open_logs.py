@@ -338,7 +338,9 @@ class OpenLogs:
                 if time.monotonic() - self._warned > WARN_SECONDS:
                     self._warned = time.monotonic()
                     known = isinstance(error, (WalferryError, OSError))
-                    log.warning("the open logs cannot be followed now; rounds go on: %s", error, exc_info=not known)
+                    log.warning(
+                        "the open logs cannot be followed now, but rounds continue: %s", error, exc_info=not known
+                    )
                 self._ahead = self._ahead.model_copy(update={"fault": str(error) or type(error).__name__})
                 with suppress(WalferryError):  # the ledger itself may fail
                     keep_ahead(self._run.ledger, self._ahead)

@@ -153,7 +153,7 @@ def mark_overtaken(run: Run, route: Route, files: Sequence[WalFile]) -> None:
             if part.state in ("applied", "verified") and part.cells and part.table in tables
             and (newer := parse_wal_name(part.file)) is not None and newer.number > file.number
         }  # fmt: skip
-        why = f"old edits of {file.name}, which turned up after newer ones of its server had been applied"
+        why = f"old edits of {file.name}, which turned up after newer edits of its server had been applied"
         if passed:
             log.warning("rows of %s may hold %s", ", ".join(sorted(passed)), why)
             mark_tables(route, passed, why)

@@ -137,7 +137,7 @@ def plan_window(run: Run) -> WindowPlan:
                 end_ms,
                 skew_ms,
             ),
-            *(f"{file.name}, whose edits the target has from another run" for file in others.gone),
+            *(f"{file.name}, whose edits another run has applied to the target" for file in others.gone),
         ],
         absent_at_target=frozenset(
             (item.file, item.start)
@@ -182,7 +182,7 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
         wait_ms = at_ms - now_ms()
         if wait_ms > 0:
             raise WindowOpenError(
-                f"the window {window} is complete at {iso(at_ms)}, in {wait_ms / 1000:.0f} s", complete_at_ms=at_ms
+                f"the window {window} will be complete at {iso(at_ms)}, in {wait_ms / 1000:.0f} s", complete_at_ms=at_ms
             )
         require_targets(run)
         session = LateSession(spark)
@@ -210,10 +210,10 @@ def _require_log(run: Run, plan: WindowPlan) -> None:
         begun = sum(piece.attempts > 0 for piece in pieces)
         applied = "Nothing of the window was applied"
         if begun:
-            applied = f"{begun} of the window's {len(pieces)} pieces were applied before, or in part"
+            applied = f"{begun} of the window's {len(pieces)} pieces were applied before, fully or in part"
         raise GapError(
             f"part of the log of {plan.window} no longer exists: {'; '.join(plan.missing[:5])}{more}. {applied}. A "
-            "peer keeps logs: `walferry start`, or the DAG hbase_wal_drain, adds one",
+            "run that adds a peer keeps logs: `walferry start`, or the DAG hbase_wal_drain",
             file=None, start=plan.window.start_ms, end=plan.window.end_ms, ranges=plan.missing,
         )  # fmt: skip
 

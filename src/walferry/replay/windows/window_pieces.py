@@ -185,9 +185,9 @@ def kept_plan(run: Run, planned_from: str, fence: Change) -> Found | None:
         return None
     found = Found.model_validate_json(batch.plan)
     emptied = [name for name, before in found.targets.items() if not before & target_regions(run, name)]
-    why = f"{emptied[0]} was emptied or created anew" if emptied else _disturbed(run, found.leases)
+    why = f"{emptied[0]} has been emptied or created again" if emptied else _disturbed(run, found.leases)
     if why is None and found.planned_from != planned_from:
-        why = "what the target has from other runs, or what was decided about quarantine, has changed"
+        why = "the edits that other runs have applied, or the decisions about quarantine, have changed"
     if why is None:
         return found
     log.warning("%s is applied again from its beginning: %s since the last attempt", run.run_id, why)
@@ -207,7 +207,7 @@ def _disturbed(run: Run, leases: Mapping[str, int]) -> str | None:
         for since in range(number + 1, max(later) + 1):
             if later.get(since) != run.run_id:
                 who = f"run {later[since]}" if since in later else "an attempt that recorded nothing"
-                return f"{who} has had the lease number {since} on {name}"
+                return f"{who} has held the lease number {since} on {name}"
     return None
 
 
@@ -316,7 +316,7 @@ def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Fo
         left = [report.file for report in reports if report.withheld or not report.complete]
         if left and not refusals and not any(other.refusals for other in shown.values()):
             raise WalferryError(
-                f"edits of the window in {left[0]} were not applied, and nothing says why; please report this",
+                f"edits of the window in {left[0]} were not applied, for no recorded reason; please report this",
                 file=left[0],
             )
         held = {r.region for r in refusals} | {item.region for report in reports for item in report.withheld}

@@ -186,7 +186,7 @@ def test_a_log_of_which_only_the_copy_is_left_is_complete_and_without_it_there_i
     path.unlink()
     check_complete(run, list_wals(run.source_files, run.wal_root))
     Path(f"{run.staged_folder}/{path.name}".removeprefix("file://")).unlink()
-    with pytest.raises(GapError, match=r"was copied to .*, so somebody removed it there") as gap:
+    with pytest.raises(GapError, match=r"was copied to .*, and somebody has deleted the copy") as gap:
         check_complete(run, list_wals(run.source_files, run.wal_root))
     assert gap.value.files == [path.name]
 
@@ -266,7 +266,7 @@ def test_a_folder_that_cannot_be_deleted_does_not_keep_a_run_from_ending(
     told = {"removed": ["durability"], "left": [f"folder {run.staged_folder}"]}
     assert abort(run, "enough") == told
     assert users == [(run.staged_folder, "me")]
-    assert "delete it yourself, since nobody needs it any more: no NameNode answers" in caplog.text
+    assert "is no longer needed but cannot be deleted; delete it yourself: no NameNode answers" in caplog.text
     assert [item.state for item in run.ledger.objects.all()] == ["made"], "another abort tries again"
 
 

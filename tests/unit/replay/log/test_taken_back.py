@@ -120,7 +120,7 @@ def test_what_an_earlier_process_was_shown_counts_though_the_next_one_was_shown_
 def test_a_log_that_nobody_can_read_any_more_marks_its_tables(run: Run, leases: Leases) -> None:
     sent(run, shown(ENTRIES[:1]))
     compare(run, leases)
-    assert "no list has it any more" in leases.marked["one"]
+    assert "no listing shows it any more" in leases.marked["one"]
     sealed(run, ENTRIES)
     Path(f"{run.wal_root}/oldWALs/{NAME}").unlink()
     sent(run, shown(ENTRIES[:1]))

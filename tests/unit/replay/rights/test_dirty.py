@@ -84,7 +84,7 @@ def test_a_mark_is_tried_for_minutes_each_time_by_a_new_session_and_written_once
 
 def test_rows_that_cannot_be_marked_end_the_work_for_good_and_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ensemble = Ensemble(monkeypatch, failures=999)
-    with pytest.raises(UnmarkedRowsError, match=r"rows 'a' to 'b' .* could not be marked .* compare the table"):
+    with pytest.raises(UnmarkedRowsError, match=r"rows 'a' to 'b' .* could not be marked .* Compare the table"):
         mark(TARGET, rows())
     assert ensemble.closed == ATTEMPTS
     assert 60 < ensemble.waited < 180

@@ -205,7 +205,7 @@ def test_nothing_is_done_beside_a_replay_that_has_no_leases_yet(monkeypatch: pyt
     @contextmanager
     def waiting(_: Any) -> Iterator[Route]:
         asked.set()
-        with pytest.raises(NoStandstillError, match="waits for its leases"), standstill.beside(RUN):
+        with pytest.raises(NoStandstillError, match="is waiting for its leases"), standstill.beside(RUN):
             pass
         yield cast(Route, "route")
 

@@ -245,7 +245,7 @@ def test_nothing_is_loaded_of_a_batch_with_something_that_cannot_be_applied(
     proceed(run)
     assert (executors.loaded, executors.sent) == ([], [file.name for file in FILES])
     assert [item.reason for item in run.ledger.quarantine.items("held")] == ["no way"]
-    assert "goes by rpc from its beginning, not in bulk: its edits may have to wait: no way" in caplog.text
+    assert "the whole batch is applied by rpc, not in bulk: its edits may have to wait: no way" in caplog.text
 
 
 def test_nothing_is_loaded_of_a_table_that_began_a_new_history(run: Run, executors: Executors) -> None:

@@ -171,7 +171,7 @@ def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
     )
     run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False, max_lag=30)))
     follower.replay(run, SPARK, until=lambda: True)
-    assert "are kept, more and more of them: peers may not be changed" in caplog.text
+    assert "applied WALs cannot be released and accumulate: peers may not be changed" in caplog.text
 
     monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=fails_with(RunEndedError("aborted"))))
     with pytest.raises(RunEndedError):
@@ -247,7 +247,7 @@ def test_while_the_log_cannot_be_cut_what_can_be_followed_is_followed_under_the_
     follower.replay(cast(Run, run), SPARK, until=lambda: len(rounds) == 4)
     assert left == [True]
     assert passes
-    assert caplog.text.count("the log cannot be cut now, which is tried again: rs,1,2 refuses") == 2
+    assert caplog.text.count("the log cannot be cut now; trying again: rs,1,2 refuses") == 2
     monkeypatch.setattr(follower, "CUT_SECONDS", -1.0)
     rounds[:] = [1]
     with pytest.raises(NotCutError):

@@ -118,10 +118,10 @@ def test_a_window_that_is_not_over_says_so_before_spark_starts(tmp_path: Path) -
     window = {"from": soon.isoformat(), "to": (soon + timedelta(hours=1)).isoformat()}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, open_window(ledger, ResolvedSpec.model_validate(SPEC | {"window": window}), "test").run_id)
-        with pytest.raises(WindowOpenError, match="is complete at"):
+        with pytest.raises(WindowOpenError, match="will be complete at"):
             replay_window(run, lambda: pytest.fail("Spark was started"))
         state = state_of(run.ledger)
-    assert (state.name, "is complete at" in state.cause) == ("failed", True)
+    assert (state.name, "will be complete at" in state.cause) == ("failed", True)
     assert state.next_step.endswith("`walferry replay SPEC --from … --to …` again")
 
 
