@@ -100,7 +100,7 @@ class HearAnswersOperator(BaseOperator):
         with step(self.run) as run:
             if open_questions(run.ledger):
                 if why := no_triggerer():
-                    log.warning("%s: answers are heard only once one does; until then the write stop lasts", why)
+                    log.warning("%s: answers are read only once one runs; until then the write stop lasts", why)
                 self.defer(trigger=AnswerTrigger(run.run_id), method_name="heard", timeout=timedelta(days=14))
 
     def heard(self, context: Context, event: str) -> None:

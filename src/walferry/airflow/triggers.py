@@ -117,7 +117,7 @@ class AnswerTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the answers until the last one is yes. Yields one event with a text that says what happened."""
-        said = "no answer is waited for any more"
+        said = "the run no longer waits for an answer"
         while True:
             try:
                 asked, over = await asyncio.to_thread(_asked, self.run_id)

@@ -32,7 +32,7 @@ def ask(question: str, at_work: Callable[[], None]) -> bool:
     The question goes to stderr: stdout is for the report.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody can answer here: run it in a terminal, or with --yes")
+        raise UsageError(f"{question} There is no terminal to answer in: run the command in one, or with --yes")
     with suppress(termios.error):  # input typed before the question is no answer to it
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     prompt = _Prompt(question)

@@ -72,7 +72,7 @@ def accept(
     from walferry.migration.explaining import accept as decisions
 
     if bool(row) == all_:
-        raise UsageError("say which rows: either --row, one or more times, or --all")
+        raise UsageError("name the rows: either --row, one or more times, or --all")
     with existing(ledger) as book:
         run = book.of(book.find(name).run_id)
         chosen = decisions.accept(run, table, row, reason, owner(), dry_run=dry_run)

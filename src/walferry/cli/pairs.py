@@ -92,7 +92,7 @@ def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
         left = table["regions"] - table["whole"]
         print(
             f"{table['table']}: {table['whole']} of {amount(table['regions'], 'region')} whole, about "
-            f"{table['whole_bytes'] / 1e6:.1f} MB on each side; of {left} what the logs name"
+            f"{table['whole_bytes'] / 1e6:.1f} MB on each side; of the other {left}, what the logs name"
         )
         for why, count in table["reasons"].items():
             print(f"  {count} whole: {why}")

@@ -33,7 +33,7 @@ def repair(
     from walferry.run.run import Run
 
     if row and table is None:
-        raise UsageError("say of which --table the rows are")
+        raise UsageError("name the --table of the rows")
     with existing(ledger) as book, Run(book, book.find(name).run_id) as run:
         found = asked_repairs.ask(run, table, row or (), dry_run=dry_run)
     if as_json:
@@ -48,7 +48,7 @@ def copy_again(
     table: Annotated[str, typer.Option(help="source table")],
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
     give_up: Annotated[
-        bool, typer.Option("--give-up", help="end it as it is; the comparison finds what lacks")
+        bool, typer.Option("--give-up", help="end it as it is; the comparison finds what is missing")
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -120,4 +120,4 @@ def withdraw(
     if len(rejected) > SHOWN:
         print(f"and {len(rejected) - SHOWN} more rejected edits: `walferry late {record.name}`")
     if not dry_run:
-        print(f"now let them write, and continue: `walferry resume {record.name}`, or clear `replay` in Airflow")
+        print(f"now let the writers go on, and continue: `walferry resume {record.name}`, or clear `replay` in Airflow")

@@ -315,7 +315,7 @@ def abort(
         print(f"{record.run_id} aborted; removed: {removed}{stays}")
         if facts["left"]:
             print(
-                f"left to the process that is working on them, or to you, as the log says: {', '.join(facts['left'])}"
+                f"not removed; the log says whether the process at work does it or you must: {', '.join(facts['left'])}"
             )
 
 

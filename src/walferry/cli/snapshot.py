@@ -21,7 +21,7 @@ def snapshot_stat(
     ],
     snapshot: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="its name")],
     webhdfs: Annotated[str | None, typer.Option(help="the name node's HTTP address, if ROOT is hdfs://")] = None,
-    user: Annotated[str | None, typer.Option(help="who asks HDFS; default: the user of this process")] = None,
+    user: Annotated[str | None, typer.Option(help="user name for HDFS; default: the user of this process")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="count all that is stored, markers and hidden cells too")] = False,
     regions: Annotated[bool, typer.Option("--regions", help="a line for each region")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON: the table and its regions")] = False,

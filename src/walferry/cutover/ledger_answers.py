@@ -74,7 +74,7 @@ def log_is_there(ledger: RunLedger) -> Answer:
     missing = [file.name for file in waiting if file.state == "missing"]
     size = sum(file.length for file in waiting) / 1e6
     opened = sum(file.state == "open" for file in waiting)
-    logs = {0: "", 1: " and what 1 open log holds"}.get(opened, f" and what {opened} open logs hold")
+    logs = {0: "", 1: " and the contents of 1 open log"}.get(opened, f" and the contents of {opened} open logs")
     text = f"{size:.1f} MB{logs} wait to be applied" if waiting else "everything known of the log is applied"
     if not missing:
         return Answer(text)

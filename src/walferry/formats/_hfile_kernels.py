@@ -41,7 +41,7 @@ BAD_ENCODED_SIZE = 42
 REASONS = {
     BAD_SEQUENCE: "a cell's sequence number goes past its block",
     BAD_ENCODED_CELL: "an encoded cell refers to more than the cell before it has",
-    BAD_ENCODED_SIZE: "the block says another plain length than its encoded cells have",
+    BAD_ENCODED_SIZE: "the plain length that the block states is not that of its encoded cells",
 }
 
 PREFIX, DIFF, FAST_DIFF, ROW_INDEX = 2, 3, 4, 7

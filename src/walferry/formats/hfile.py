@@ -143,7 +143,7 @@ class HFile:
         root = self._block(memoryview(tail), tail_at, opening_at)
         info = self._block(memoryview(tail), tail_at, self.trailer.file_info_offset)
         if root.kind != _ROOT_INDEX or info.kind != _FILE_INFO:
-            raise self._damaged(opening_at, "there is no index, or no file info, where the trailer says")
+            raise self._damaged(opening_at, "there is no index, or no file info, at the offset that the trailer states")
         self.info = self._file_info(info)
         self._root = self._root_entries(root)
         encoding = self.info.get(b"DATA_BLOCK_ENCODING", b"NONE")
@@ -244,7 +244,7 @@ class HFile:
         if stored < 0 or plain < 0 or sums < 0 or with_header < _HEADER.size or end > len(data) or chunk < 1:
             raise self._damaged(offset, "the lengths of a block contradict each other")
         if checksum > 2 or sums != 4 * -(-with_header // chunk):
-            raise self._damaged(offset, "a block has not the checksums that its header says")
+            raise self._damaged(offset, "a block does not have the checksums that its header states")
         if checksum:
             self._verify(data[at:end], with_header, chunk, _CHECKSUMS[checksum], offset)
         payload = data[at + _HEADER.size : at + with_header]
@@ -254,7 +254,7 @@ class HFile:
                 raise self._damaged(offset, f"a block claims to be longer than {self.codec} can make it")
             out = memoryview(bytearray(plain))
             if not codec.decompress(payload, out):
-                raise self._damaged(offset, f"a block is not what {self.codec} makes of {plain} bytes")
+                raise self._damaged(offset, f"a block does not decompress to {plain} bytes with {self.codec}")
             payload = out
         elif len(payload) != plain:
             raise self._damaged(offset, "the lengths of a block contradict each other")
@@ -356,7 +356,7 @@ class HFile:
     def _index_entries(self, offset: int, size: int) -> list[tuple[int, int, bytes]]:
         block = self._block(memoryview(self._read_at(offset, size)), offset, offset)
         if block.kind not in (_INDEX, _LEAF_INDEX):
-            raise self._damaged(offset, "there is no block of the index where the one above it says")
+            raise self._damaged(offset, "there is no index block at the offset that its parent states")
         data = block.payload
         try:
             (count,) = struct.unpack_from(">i", data)
@@ -375,7 +375,7 @@ class HFile:
         for child, size, key in entries:
             inside = 0 <= child < self._length and _HEADER.size <= size <= self._length - child
             if not inside or len(key) < _LEAST_KEY or int.from_bytes(key[:2], "big") + _LEAST_KEY > len(key):
-                raise self._damaged(offset, "an entry of the index names no block of the file")
+                raise self._damaged(offset, "an index entry points to no block of the file")
         if not entries and self.trailer.entry_count:
             raise self._damaged(offset, "the index is empty, but the file has cells")
 

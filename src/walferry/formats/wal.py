@@ -358,7 +358,7 @@ class WalReader:
                 later = decoder.find_later()
                 if later < 0:
                     return
-                raise self._damaged(end, f"an entry runs past the end of the file, over a whole one at {later}")
+                raise self._damaged(end, f"an entry runs past the end of the file, although a whole one is at {later}")
         reason = REASONS.get(decoder.status, "no entry begins here")
         raise self._damaged(end, f"{reason} (at byte {decoder.wrong})")
 
@@ -374,7 +374,9 @@ class WalReader:
         buffer.need(end)
         if status == INCOMPLETE or buffer.filled < end:
             if find_entry(buffer.data, len(magic), buffer.filled, PLAIN) >= 0:
-                raise self._damaged(len(MAGIC), "the header runs past the end of the file, over whole entries")
+                raise self._damaged(
+                    len(MAGIC), "the header runs past the end of the file, although whole entries follow"
+                )
             raise UnfinishedInputError(
                 f"{self._file} ends after {buffer.length} bytes, inside its header: its writer just began, or died",
                 file=self._file,

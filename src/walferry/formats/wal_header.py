@@ -36,12 +36,12 @@ def algorithm_name(number: int) -> str:
 def why_unreadable(header: WalHeader) -> str | None:
     """Why a WAL with this header cannot be read; None if it can."""
     if header.writer not in {*WRITERS, None}:
-        return f"WAL of an unknown writer, {header.writer}: those of {', '.join(sorted(WRITERS))} are read"
+        return f"WAL of an unknown writer, {header.writer}: only those of {', '.join(sorted(WRITERS))} are read"
     if header.codec not in {CODEC, SECURE_CODEC, None}:
         phoenix = " of Phoenix" if header.codec == PHOENIX_CODEC else ""
         return (
             f"WAL with cells of an unknown codec{phoenix}, {header.codec}: only logs without the setting "
-            "hbase.regionserver.wal.codec are read; remove it at the source and start anew when its old logs are gone"
+            "hbase.regionserver.wal.codec are read; remove it at the source and start over once its old logs are gone"
         )
     if header.encryption_key is not None and header.codec != SECURE_CODEC:
         return f"encrypted WAL with cells of the codec {header.codec}, which does not encrypt"
@@ -50,6 +50,6 @@ def why_unreadable(header: WalHeader) -> str | None:
     if header.encryption_key is None and header.value_codec not in {*CODECS, None}:
         return (
             f"WAL with values compressed by {header.value_codec}: set hbase.regionserver.wal.value.compression.type at "
-            f"the source to one of {', '.join(CODECS)}, and start anew when its old logs are gone"
+            f"the source to one of {', '.join(CODECS)}, and start over once its old logs are gone"
         )
     return None

@@ -90,8 +90,9 @@ class Leases:
         other = connection.execute(query).scalars().first()
         if other is not None:
             raise FollowedTwiceError(
-                f"run {other} follows a log into target table {resource.rpartition(' ')[2]}, too, and nobody would "
-                f"know which of two edits is newer: wait until it has ended, or end it by `walferry abort {other}`",
+                f"run {other} also follows a log into target table {resource.rpartition(' ')[2]}, and it would be "
+                f"unknown which of two edits is newer: wait until {other} has ended, or end it by `walferry abort "
+                f"{other}`",
                 resource=resource, run=other,
             )  # fmt: skip
 

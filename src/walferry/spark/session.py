@@ -101,8 +101,8 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         raise SparkGoneError(
-            f"Spark does not start, its JVM has ended ({error}); run it again in a new process, and find out what "
-            "ended it: what the JVM said is above", job="start Spark",
+            f"Spark did not start: its JVM has ended ({error}). Find out what ended it (the JVM's output is above), "
+            "and run it again in a new process", job="start Spark",
         ) from error  # fmt: skip
     spark.sparkContext.setLogLevel("ERROR")
     # Spark sends these to the Python worker with each task. A setting would be on the JVM's command line, which

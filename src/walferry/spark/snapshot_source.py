@@ -154,8 +154,9 @@ def _number(given: Mapping[str, str], name: str, default: int | None = None) -> 
         number = int(given[name]) if name in given else default
     except ValueError:
         number = -1
-    if number is not None and number < (name in ("versions", "partition_bytes")):
-        raise UsageError(f"hbase_snapshot: {name} is {given[name]!r}, which is no such number")
+    least = int(name in ("versions", "partition_bytes"))
+    if number is not None and number < least:
+        raise UsageError(f"hbase_snapshot: {name} is {given[name]!r}, but must be a whole number from {least}")
     return number
 
 

@@ -80,7 +80,7 @@ class HBaseWalReader(DataSourceReader):
             files, place = self.query.open(path)
             status = files.status(place)
             if status is None:
-                raise UsageError(f"hbase_wal: there is no {path}", path=path)
+                raise UsageError(f"hbase_wal: {path} does not exist", path=path)
             listed = _wals_below(files, place) if status.is_dir else [place]
             # Names listed files like the given path: with the URL's host, or without a host on a local disk.
             host = "" if path.startswith("file:") else path.removesuffix(place)

@@ -82,7 +82,7 @@ def open_file_system(url: str, *, user: str | None = None, webhdfs: str | None =
         return WebHdfs(address, user or parts.username or getpass.getuser()), f"/{path}"
     if scheme == "hdfs" and parts.hostname:
         if webhdfs is None:
-            raise UsageError(f"{url}: name the HTTP address of its name node too: option webhdfs", url=url)
+            raise UsageError(f"{url}: also give the HTTP address of its name node (option webhdfs)", url=url)
         http = webhdfs if "://" in webhdfs else f"http://{webhdfs}"
         name_node = f"hdfs://{parts.netloc.rpartition('@')[2]}"
         path = url.split("://", 1)[1].partition("/")[2]

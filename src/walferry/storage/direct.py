@@ -109,7 +109,7 @@ class DirectHdfs(WebHdfs):
                     # A data node drops a reader that pauses for minutes, and another data node may serve the rest.
                     asking = at > begin and not isinstance(error, TimeoutError)
                     if asking:
-                        _log.info("%s is read on from byte %d: %s", path, at, _first_line(error))
+                        _log.info("%s: reading goes on at byte %d: %s", path, at, _first_line(error))
                     else:
                         self._rest(f"read {path}", error)
             length = None if length is None else offset + length - at
@@ -175,13 +175,15 @@ class DirectHdfs(WebHdfs):
 
     def _connected(self) -> hdfs_native.Client:
         if not _is_user(self.user):
-            raise RuntimeError(f"this process already is {_user[0]} to HDFS, and {self.user} besides")
+            raise RuntimeError(
+                f"this process already uses HDFS as {_user[0]}, so it cannot use HDFS as {self.user} too"
+            )
         client = hdfs_native.Client(self._name_node)
         # Both must be the same HDFS: WebHDFS looks up the files that the library writes.
         directly = self._within_time(partial(client.get_file_info, "/")).modification_time
         root = self.status("/")
         if root is None or root.modified_ms != directly:
-            raise RuntimeError(f"its root folder is another one than that of {self.url}")
+            raise RuntimeError(f"its root folder differs from that of {self.url}")
         return client
 
     def _within_time(self, work: Callable[[], _T]) -> _T:

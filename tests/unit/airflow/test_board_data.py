@@ -424,7 +424,7 @@ def test_a_log_that_nobody_copies_and_numbers_that_are_missing_are_alarms(book: 
     hole = NumberGap(NAMES[0], "abc", 11, 14, "file.1", "file.2", now_ms())
     book.of(run).log.set_ranges([], None, book.of(run).numbers.change([], [hole], []))
     late, missing = run_page(book, book.run(run))["alarms"]
-    assert late["text"].startswith("Nobody copies the log as it should be: the log is kept by copies in /copies/move-1")
+    assert late["text"].startswith("The log is not being copied in time: the log is kept by copies in /copies/move-1")
     assert missing["text"].startswith(
         f"region abc of {NAMES[0]} has no entries 11 to 14 (4) between the WAL files file.1"
     )
@@ -477,7 +477,7 @@ def test_rows_that_wait_for_a_decision_are_an_alarm_whatever_their_known_reason_
     run = begun(book)
     with clock(60_000) as hands:
         compare(book, run, hands)  # one row is history-dependent
-    told = "1 row differs for a known reason, and nobody has decided about that"
+    told = "1 row differs for a known reason, and no decision has been made"
     assert told in [alarm["text"] for alarm in run_page(book, book.run(run))["alarms"]]
     note_look(book.of(run), "customers", now_ms() + 100_000, rows=1)  # it is equal now
     assert told not in [alarm["text"] for alarm in run_page(book, book.run(run))["alarms"]]

@@ -170,7 +170,7 @@ def test_the_trigger_fires_when_nobody_waits_for_an_answer(
         run.phases.start(phase)
         run.phases.finish(phase, {"by": "kim"})
     note_asked(run, "write_stop", TRIES[0])
-    assert listen(run, 10) == "no answer is waited for any more"
+    assert listen(run, 10) == "the run no longer waits for an answer"
 
 
 def test_the_trigger_is_made_again_from_what_it_tells() -> None:

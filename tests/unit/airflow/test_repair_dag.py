@@ -119,7 +119,7 @@ def test_rows_are_repaired_as_the_verb_does_with_the_persons_name_and_reason_in_
         ({"run": "other"}, "knows no run 'other'"),
         ({"table": "nothing"}, "has no table 'nothing'"),
         ({"way": "copy again", "table": "nothing"}, "has no table 'nothing'"),
-        ({"way": "copy again"}, "say which table is to be copied again"),
+        ({"way": "copy again"}, "name the table that is to be copied again"),
         ({"dry_run": False}, "give a reason"),
         ({"dry_run": False, "reason": " "}, "give a reason"),
     ],

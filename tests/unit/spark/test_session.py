@@ -87,7 +87,7 @@ except SparkGoneError as error:
     print(error)
 """
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert answer.stdout.startswith("Spark does not start, its JVM has ended (")
+    assert answer.stdout.startswith("Spark did not start: its JVM has ended (")
     assert all(is_removed(folder) for folder in tmp_path.iterdir())
 
 

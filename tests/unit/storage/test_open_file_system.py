@@ -50,7 +50,7 @@ def test_with_the_name_nodes_http_address_a_path_is_on_its_hdfs_and_an_hdfs_url_
     files, path = open_file_system("hdfs://nn:8020/h%2C1", webhdfs="nn:9870", user="bob")
     assert isinstance(files, DirectHdfs)
     assert (files.url, files.user, path) == ("http://nn:9870", "bob", "/h%2C1")
-    with pytest.raises(UsageError, match="name the HTTP address of its name node too: option webhdfs"):
+    with pytest.raises(UsageError, match="also give the HTTP address of its name node"):
         open_file_system("hdfs://nn:8020/x")
 
 

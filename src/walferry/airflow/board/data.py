@@ -234,13 +234,13 @@ def _alarms(
         alarms.append({"kind": "failed", "text": text})
     undecided = sum(row.undecided for row in found)
     if undecided and now.state != "waiting for a decision":
-        text = f"{rows_differ(undecided)} for a known reason, and nobody has decided about that"
+        text = f"{rows_differ(undecided)} for a known reason, and no decision has been made"
         alarms.append({"kind": "held", "text": text})
     if held and now.state != "held":
         items = amount(len(held), "item waits", "items wait")
         alarms.append({"kind": "held", "text": f"{items} in quarantine for a decision, the first: {held[0].reason}"})
     if now.log is not None and now.log.late:
-        alarms.append({"kind": "gap", "text": f"Nobody copies the log as it should be: {now.log.text}"})
+        alarms.append({"kind": "gap", "text": f"The log is not being copied in time: {now.log.text}"})
     for standstill in report.standstills:
         text = standstill.text
         alarms.append({"kind": "gap", "text": f"{text[0].upper()}{text[1:]}"})

@@ -44,9 +44,9 @@ PARAMS = SPEC_PARAMS | {
         [],
         type="array",
         title="Cut over although these rows differ",
-        description="Rows that may differ as they do, each with a reason for the audit trail, as JSON: "
-        '[{"table": "shop:orders", "row": "r1", "reason": "…"}]. What they differ by when the gate is asked is '
-        "accepted.",
+        description="Rows that may differ, each with a reason for the audit trail, as JSON: "
+        '[{"table": "shop:orders", "row": "r1", "reason": "…"}]. Accepted are their differences at the time of the '
+        "gate's check.",
         items={
             "type": "object",
             "properties": {key: {"type": "string", "minLength": 1} for key in ("table", "row", "reason")},
@@ -58,7 +58,7 @@ PARAMS = SPEC_PARAMS | {
         None,
         type=["null", "string"],
         title="Continue a run",
-        description="Id of an unfinished run that another run of this DAG began: what it has not done is done here. "
+        description="Id of an unfinished run that another run of this DAG started: this DAG run does the rest of it. "
         "The other fields must be as they were then.",
     ),
 }
@@ -257,8 +257,8 @@ def _hear(run: Any) -> Any:
     return HearAnswersOperator(
         task_id="hear_answers",
         run=run,
-        doc_md="Leaves a person's answers in the ledger: the app of `replay` hears at once that writes have stopped, "
-        "and a task whose try is lost need not ask again. Nothing waits for this task.",
+        doc_md="Records a person's answers in the ledger: the app of `replay` learns at once that writes have stopped, "
+        "and a task whose try is lost need not ask again. No task waits for this one.",
         retries=100,
     )
 

@@ -35,8 +35,8 @@ PARAMS = {
     ),
     "way": Param(
         "rows", type="string", enum=list(get_args(RepairWay)), title="Way",
-        description="rows: those are made equal that differed when they were last looked at, and that nobody has "
-        "accepted. copy again: the target table is emptied, and all of it copied.",
+        description="rows: makes rows equal that differed when they were last looked at and that nobody has accepted. "
+        "copy again: empties the target table and copies all of it.",
     ),
     "reason": Param(
         "", type="string", title="Reason",
@@ -92,7 +92,7 @@ def _copy_again(run: Run, params: Mapping[str, Any], request: str) -> dict[str, 
 
     table = params["table"]
     if not table:
-        raise UsageError("say which table is to be copied again")
+        raise UsageError("name the table that is to be copied again")
     facts = {"run": run.run_id, "dry_run": bool(params["dry_run"])}
     if params["dry_run"]:
         plan = plan_copy_again(run, table)

@@ -36,7 +36,7 @@ PARAMS = spec_params(
 ) | {
     WHOLE_EVERY: Param(
         None, type=["null", "number"], exclusiveMinimum=0, title="Days until a region is read whole again",
-        description=f"What the log does not show is found then. If empty: the Variable {VARIABLE}, else 7.",
+        description=f"This finds what the log does not show. If empty: the Variable {VARIABLE}, else 7.",
     )
 }  # fmt: skip
 SHOWN = 5

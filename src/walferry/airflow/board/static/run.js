@@ -29,7 +29,7 @@ function tiles(facts) {
     ["Done", `${r.percent.toFixed(0)} %`],
     ["Edits applied", count(r.edits_applied)],
     ["Lag", r.lag_seconds === null ? "N/A" : duration(r.lag_seconds), "", r.lag_split === null ? r.lag_unknown : r.lag_split.text],
-    ["Backlog", bytes(r.backlog_bytes), "", r.open_logs ? `and what ${r.open_logs} open ${r.open_logs > 1 ? "logs hold" : "log holds"}` : ""],
+    ["Backlog", bytes(r.backlog_bytes), "", r.open_logs ? `and the contents of ${r.open_logs} open ${r.open_logs > 1 ? "logs" : "log"}` : ""],
     ["Gaps", lost ? `${lost} ${lost > 1 ? "files" : "file"} ▲` : "none", lost ? "bad" : ""],
     ["Quarantine", held ? `${held} held ▲` : "empty", held ? "warn" : ""],
     ["Log kept", r.log === null ? "N/A" : bytes(r.log.kept_bytes), "", r.log === null || exposed ? "" : r.log.text],
