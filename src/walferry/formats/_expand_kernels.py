@@ -36,7 +36,15 @@ from walferry.formats._cell_kernels import (
     OK,
 )
 from walferry.formats._njit import copy_bytes, kernel
-from walferry.formats._protobuf_kernels import BAD_KEY_FIELD, BYTES, VARINT, field_at, varint_at
+from walferry.formats._protobuf_kernels import (
+    BAD_KEY_FIELD,
+    BYTES,
+    VARINT,
+    field_at,
+    put_varint,
+    varint_at,
+    varint_size,
+)
 from walferry.formats._wal_kernels import (
     EMPTY_KEY,
     FULL,
@@ -95,25 +103,6 @@ class Expansion(NamedTuple):
     values: npt.NDArray[np.int64]  # int64[4, n]: where compressed values are, and their places in `out`
     state: npt.NDArray[np.int64]
     compressed_tags: bool
-
-
-@kernel()
-def varint_size(value):  # type: ignore[no-untyped-def]
-    size = 1
-    while value > 127:
-        value >>= 7
-        size += 1
-    return size
-
-
-@kernel()
-def put_varint(out, to, value):  # type: ignore[no-untyped-def]
-    while value > 127:
-        out[to] = (value & 0x7F) | 0x80
-        value >>= 7
-        to += 1
-    out[to] = value
-    return to + 1
 
 
 @kernel()

@@ -11,20 +11,10 @@ import numpy as np
 from walferry.formats._cell_kernels import int16_at, int32_at, int64_at
 from walferry.formats._hfile_kernels import DIFF, FAST_DIFF, PREFIX
 from walferry.formats._njit import copy_bytes, kernel
+from walferry.formats._protobuf_kernels import put_varint
 
 MOST_MORE_BYTES = 20
 """the most by which an encoded cell can exceed a plain one"""
-
-
-@kernel()
-def _put_varint(out, to, value):  # type: ignore[no-untyped-def]
-    """Write `value` as a varint; return the position after it."""
-    while value > 127:
-        out[to] = np.uint8((value & 127) | 128)
-        value >>= 7
-        to += 1
-    out[to] = np.uint8(value)
-    return to + 1
 
 
 @kernel()
@@ -78,9 +68,9 @@ def encode(encoding, data, at, end, out):  # type: ignore[no-untyped-def]
         value = key + key_length
         if encoding == PREFIX:
             common = 0 if first else _common(data, key, previous, min(key_length, key_before))
-            to = _put_varint(out, to, key_length - common)
-            to = _put_varint(out, to, value_length)
-            to = _put_varint(out, to, common)
+            to = put_varint(out, to, key_length - common)
+            to = put_varint(out, to, value_length)
+            to = put_varint(out, to, common)
             copy_bytes(out, to, data, key + common, key_length - common)
             to += key_length - common
         else:
@@ -90,13 +80,13 @@ def encode(encoding, data, at, end, out):  # type: ignore[no-untyped-def]
             if not first and key_length == key_before:
                 flags |= 0x01 if encoding == DIFF else 0x08
             else:
-                to = _put_varint(out, to, key_length)
+                to = put_varint(out, to, key_length)
             if not first and value_length == value_before:
                 flags |= 0x02 if encoding == DIFF else 0x10
             else:
-                to = _put_varint(out, to, value_length)
+                to = put_varint(out, to, value_length)
             common = 0 if first else _common(data, key, previous, min(key_length, key_before) - 9)
-            to = _put_varint(out, to, common)
+            to = put_varint(out, to, common)
             row = int16_at(data, key)
             family = 1 + np.int64(data[key + 2 + row])
             stamp = value - 9
@@ -145,7 +135,7 @@ def encode(encoding, data, at, end, out):  # type: ignore[no-untyped-def]
             to += value_length
         at = value + value_length
         tags = (np.int64(data[at]) << 8) + np.int64(data[at + 1])
-        to = _put_varint(out, to, tags)
+        to = put_varint(out, to, tags)
         copy_bytes(out, to, data, at + 2, tags)
         to += tags
         at += 2 + tags

@@ -6,6 +6,7 @@ import numpy as np
 
 from walferry.formats._cell_kernels import int16_at, int32_at
 from walferry.formats._njit import copy_bytes, kernel
+from walferry.formats._protobuf_kernels import put_varint, varint_size
 from walferry.formats._wal_kernels import starts_mutation
 
 PUT_TYPE = 4  # CellType.PUT
@@ -62,38 +63,19 @@ def find_rows(buffer, positions, keys, ends, found):  # type: ignore[no-untyped-
 
 
 @kernel()
-def _varint_size(value):  # type: ignore[no-untyped-def]
-    size = 1
-    while value > 127:
-        value >>= 7
-        size += 1
-    return size
-
-
-@kernel()
-def _put_varint(out, at, value):  # type: ignore[no-untyped-def]
-    while value > 127:
-        out[at] = (value & 127) | 128
-        value >>= 7
-        at += 1
-    out[at] = value
-    return at + 1
-
-
-@kernel()
 def encode_actions(cells, deletes, picked, attributes, out):  # type: ignore[no-untyped-def]
     """Write `RegionAction.action` of each picked mutation, all with the same encoded attributes; return the length."""
     at = np.int64(0)
     for i in picked:
-        size = 2 + len(attributes) + 1 + _varint_size(cells[i])
+        size = 2 + len(attributes) + 1 + varint_size(cells[i])
         out[at] = _ACTION
-        at = _put_varint(out, at + 1, 1 + _varint_size(size) + size)
+        at = put_varint(out, at + 1, 1 + varint_size(size) + size)
         out[at] = _MUTATION
-        at = _put_varint(out, at + 1, size)
+        at = put_varint(out, at + 1, size)
         out[at] = _MUTATE_TYPE
         out[at + 1] = _DELETE if deletes[i] else _PUT
         copy_bytes(out, at + 2, attributes, 0, len(attributes))
         at += 2 + len(attributes)
         out[at] = _CELL_COUNT
-        at = _put_varint(out, at + 1, cells[i])
+        at = put_varint(out, at + 1, cells[i])
     return at

@@ -28,6 +28,27 @@ def varint_at(buffer, at, limit):  # type: ignore[no-untyped-def]
 
 
 @kernel()
+def varint_size(value):  # type: ignore[no-untyped-def]
+    """How many bytes a varint of `value`, which is not negative, has."""
+    size = 1
+    while value > 127:
+        value >>= 7
+        size += 1
+    return size
+
+
+@kernel()
+def put_varint(out, to, value):  # type: ignore[no-untyped-def]
+    """Write `value`, which is not negative, to `out[to:]` as a varint; return the position after it."""
+    while value > 127:
+        out[to] = np.uint8((value & 127) | 128)
+        value >>= 7
+        to += 1
+    out[to] = np.uint8(value)
+    return to + 1
+
+
+@kernel()
 def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
     """(status, field number, wire type, value or length, content start, position after) of the field at `at`.
 
