@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hbase": {"errors", "clock", "load", "formats"},
     "wal": {"errors", "settings", "formats", "storage", "hbase"},
     "snapshots": {"errors", "background", "formats", "storage", "hbase"},
-    "run": GROUND - {"formats"} | {"settings"},
+    "run": GROUND - {"formats"} | {"background", "settings"},
     "spark": GROUND - {"ledger"} | {"snapshots", "background", "settings"},
     "apply": GROUND - {"ledger"} | {"spark", "background", "settings"},
     "replay": GROUND | {"background", "settings", "run", "spark", "apply"},

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from walferry import clock
+from walferry.background import beside
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import RunLedger
 from walferry.load import Rates, counted
@@ -42,7 +43,6 @@ def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -
     With `alone`, raises RunBusyError if another live process works on the run. A heartbeat that cannot be recorded is
     skipped: it must not stop the work.
     """
-    ended = threading.Event()
     facts = {"by": actor, "since_ms": clock.now_ms()} | this_process()
     rates = Rates()
 
@@ -52,7 +52,7 @@ def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -
         except WalferryError as error:
             log.debug("a heartbeat was not recorded: %s", error)
 
-    def go_on() -> None:
+    def go_on(ended: threading.Event) -> None:
         while not ended.wait(BEAT_SECONDS):
             beat()
 
@@ -61,13 +61,10 @@ def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -
             raise _busy(ledger, *other)
     else:
         beat()
-    thread = threading.Thread(target=go_on, name=f"heartbeat {label}".strip(), daemon=True)
-    thread.start()
     try:
-        yield
+        with beside(go_on, f"heartbeat {label}".strip()):
+            yield
     finally:
-        ended.set()
-        thread.join()
         try:
             ledger.notes.drop(NOTE, label)
         except WalferryError as error:

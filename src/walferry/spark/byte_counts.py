@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from walferry.background import beside
+
 EVERY_SECONDS = 1.0
 _COUNT = struct.Struct(">16sIQ")
 """the job's secret, the item's number, its bytes so far"""
@@ -39,9 +41,8 @@ def collecting(host: str) -> Iterator[tuple[CountReceiver, dict[int, int]]]:
         receiver.bind(address)
         receiver.settimeout(0.2)
         collector = CountReceiver(host, receiver.getsockname()[1], secrets.token_bytes(16))
-        ended = threading.Event()
 
-        def receive() -> None:
+        def receive(ended: threading.Event) -> None:
             while not ended.is_set():
                 try:
                     secret, item, size = _COUNT.unpack(receiver.recv(_COUNT.size + 1))
@@ -50,13 +51,8 @@ def collecting(host: str) -> Iterator[tuple[CountReceiver, dict[int, int]]]:
                 if secrets.compare_digest(secret, collector.secret):
                     counts[item] = max(size, counts.get(item, 0))
 
-        thread = threading.Thread(target=receive, name="byte counts", daemon=True)
-        thread.start()
-        try:
+        with beside(receive, "byte counts"):
             yield collector, counts
-        finally:
-            ended.set()
-            thread.join()
 
 
 class _ItemCount:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Event, Thread
 from typing import Any, Protocol
 
+from walferry.background import beside
 from walferry.errors import GateShutError, WalferryError
 from walferry.replay.keeping import by_copies, by_peer
 from walferry.replay.keeping.objects import release
@@ -62,14 +62,9 @@ def way_of(run: Run) -> Protection:
 @contextmanager
 def tended(run: Run) -> Iterator[None]:
     """Run the protection's `tend` in a thread until the block ends."""
-    way, ended = way_of(run), Event()
-    thread = Thread(target=lambda: tend(run, way, ended.wait), name="protection", daemon=True)
-    thread.start()
-    try:
+    way = way_of(run)
+    with beside(lambda ended: tend(run, way, ended.wait), "protection"):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:

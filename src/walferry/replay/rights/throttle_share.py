@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from walferry.background import made_once
+from walferry.background import beside, made_once
 from walferry.clock import steady_s
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
@@ -123,28 +123,25 @@ def _share(run_id: str, more: int = 0) -> None:
 @contextmanager
 def publishing(run: Run, zk: KazooClient, node: str) -> Iterator[None]:
     """Publish the run's throttle until the block ends. `zk`: the session that holds the leases."""
-    publisher, over = _Publisher(run, zk, node), threading.Event()
+    publisher = _Publisher(run, zk, node)
 
-    def go_on() -> None:
+    def go_on(over: threading.Event) -> None:
         while not over.wait(LOOK_SECONDS):
             try:
                 publisher.look()
             except (WalferryError, KazooException, KazooTimeoutError) as error:
                 log.warning("the throttle of %s cannot be updated and stays as it is: %s", run.run_id, error)
 
-    thread = threading.Thread(target=go_on, name="throttle", daemon=True)
-    thread.start()
     with _lock:
         _publishers.setdefault(run.run_id, []).append(publisher)
     _share(run.run_id)
     try:
-        yield
+        with beside(go_on, "throttle"):
+            yield
     finally:
         with _lock:
             _publishers[run.run_id].remove(publisher)
         _share(run.run_id)
-        over.set()
-        thread.join()
         with suppress(KazooException, KazooTimeoutError):  # the node is deleted when the session ends
             zk.delete(node)
 
