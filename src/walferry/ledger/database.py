@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,8 @@ class Database:
         if not create and parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
             raise UsageError(f"there is no ledger at {self.url}: the first run creates it", ledger=self.url)
         self._engine = _engine(parsed)
+        self._moment = threading.local()
+        """`connection`: this thread's, within `one_moment`"""
         self._migrate(create)
         with self.read() as connection:
             self.tables = _tables(connection)
@@ -95,8 +98,29 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read-only transaction, which never waits for a writer. On SQLite the transaction sees one snapshot."""
+        shared: Connection | None = getattr(self._moment, "connection", None)
+        if shared is not None:
+            with self._errors():
+                yield shared
+            return
         with self._errors(), self._engine.connect() as connection, connection.begin():
             yield connection
+
+    @contextmanager
+    def one_moment(self) -> Iterator[None]:
+        """Until the block ends, all `read()` of this thread are one transaction, which sees one snapshot."""
+        if getattr(self._moment, "connection", None) is not None:
+            yield
+            return
+        with self._errors(), self._engine.connect() as plain:
+            postgresql = plain.dialect.name == "postgresql"
+            connection = plain.execution_options(isolation_level="REPEATABLE READ") if postgresql else plain
+            with connection.begin():
+                self._moment.connection = connection
+                try:
+                    yield
+                finally:
+                    self._moment.connection = None
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -73,6 +74,10 @@ class RunLedger:
         """The run's own record, as of now. Raises UsageError if there is no such run."""
         with self._store.database.read() as connection:
             return self._store.run(connection, self.run_id)
+
+    def one_moment(self) -> AbstractContextManager[None]:
+        """Until the block ends, everything that this thread reads is as of one moment, in one transaction."""
+        return self._store.database.one_moment()
 
     def require_running(self) -> None:
         """Raise UsageError if the run has ended or does not exist."""

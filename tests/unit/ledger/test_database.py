@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -38,6 +39,30 @@ class TestOpening:
     def test_a_url_that_cannot_keep_a_ledger_is_a_usage_error(self, url: str) -> None:
         with pytest.raises(UsageError, match="ledger"):
             Ledger.open(url)
+
+
+class TestOneMoment:
+    def test_what_others_write_shows_after_the_block_and_other_threads_see_it_at_once(
+        self, ledger: Ledger, ledger_url: str, run: RunRecord
+    ) -> None:
+        ours = ledger.of(run.run_id)
+        with Ledger.open(ledger_url, actor="other") as others:
+            with ours.one_moment():
+                assert ours.notes.text("seen") == ""
+                others.of(run.run_id).notes.keep_text("seen", "by another")
+                assert ours.notes.text("seen") == ""
+                with ours.one_moment():
+                    assert ours.notes.text("seen") == ""
+                with ThreadPoolExecutor(1) as thread:
+                    assert thread.submit(ours.notes.text, "seen").result() == "by another"
+            assert ours.notes.text("seen") == "by another"
+
+    def test_an_error_in_the_block_ends_the_moment(self, ledger: Ledger, run: RunRecord) -> None:
+        ours = ledger.of(run.run_id)
+        with pytest.raises(ValueError, match="wrong"), ours.one_moment():
+            raise ValueError("wrong")
+        ours.notes.keep_text("seen", "now")
+        assert ours.notes.text("seen") == "now"
 
 
 WRITER = """

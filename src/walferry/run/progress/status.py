@@ -26,6 +26,11 @@ SLOWEST = 20
 
 def status(ledger: RunLedger) -> Status:
     """The run's status now."""
+    with ledger.one_moment():
+        return _status(ledger)
+
+
+def _status(ledger: RunLedger) -> Status:
     run = ledger.record
     state = state_of(ledger)
     lag = lag_of(ledger)

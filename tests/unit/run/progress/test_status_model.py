@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from sqlalchemy import Engine
+from sqlalchemy.event import listen, remove
 
 from unit.json_shape import keys_of, schema_of, undescribed, written_schema
 from unit.migration.full_ledger import full
@@ -42,6 +44,19 @@ def test_a_status_has_every_key_that_it_had_and_a_version(book: Ledger) -> None:
     printed = json.dumps(now.model_dump())
     assert keys_of(json.loads(printed)) == {key.strip() for key in KEYS.split(",")} | {"version"}
     assert Status.model_validate_json(printed) == now
+
+
+@pytest.mark.usefixtures("still")
+def test_a_status_is_read_in_one_transaction(book: Ledger) -> None:
+    """Parts of different moments would contradict each other, and each transaction is a trip to the database."""
+    ledger, begun = full(book), list[object]()
+    note = begun.append
+    listen(Engine, "begin", note)
+    try:
+        status(ledger)
+    finally:
+        remove(Engine, "begin", note)
+    assert len(begun) == 1
 
 
 def test_the_docs_have_the_schema_of_a_status() -> None:
