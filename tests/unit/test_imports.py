@@ -78,11 +78,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """For each room, and each module beside the rooms: what of walferry it may import."""
 WHAT = {
-    "errors": "the base errors: each carries its facts and an exit code; what may pass by itself is a TransientError",
+    "errors": "the base errors: each carries its facts and an exit code; a TransientError may pass by itself",
     "amounts": "amounts in sentences for people: `1 row differs`, `3 rows differ`",
     "clock": "the clocks: one for recorded times, one for deadlines",
     "load": "requests to a cluster: counted by service, and kept to the rates that the spec allows",
-    "background": "work that is begun in another thread, and what threads share",
+    "background": "work in other threads, and what threads share",
     "refusals": "the kinds of refusal, and the wildcards for table and region, for appliers, ledger and board",
     "settings": "every variable of the environment, by reader: type, default, range, description",
     "formats": "bytes to Arrow and back: WAL entries, HFiles, cells, markers, tags, resolution and digest of cells, "
@@ -99,7 +99,7 @@ WHAT = {
     "run": "a run as a process sees it: spec, phases, both clusters, state, lag, backlog, write stop",
     "spark": "only what is Spark: session, work fanned out to executors, the data sources `hbase_wal` "
     "(batch and stream) and `hbase_snapshot`",
-    "apply": "from entries to the target: route, by group, by row, in bulk, writers, what became of each file",
+    "apply": "from entries to the target: route, by group, by row, in bulk, writers, the outcome of each file",
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, the throttle, lineage, protection, "
     "quarantine",
     "watch": "watching a source's log without a migration: what is new, what has been announced",
