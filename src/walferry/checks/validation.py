@@ -159,7 +159,9 @@ def _great_expectations() -> Any:
     except SystemExit as error:
         # It imports PySpark, which takes `python -c` for a doctest run without gRPC and exits with 0: the gate would be
         # skipped silently.
-        raise WalferryError("Great Expectations cannot be imported by `python -c`: run a file or a module") from error
+        raise WalferryError(
+            "Great Expectations cannot be imported under `python -c`: run a file or a module"
+        ) from error
     # Some of its loggers are named after files, so the level of the package's logger does not apply to them.
     for name in list(logging.root.manager.loggerDict):
         if "great_expectations" in name:

@@ -231,7 +231,7 @@ def _noted_head(path: Path) -> AuditHead:
     try:
         return AuditHead(**json.loads(path.read_text()))
     except (ValueError, TypeError):
-        message = f"{path} does not hold an audit head: restore it, or move it away if you know why it changed"
+        message = f"{path} does not hold an audit head: restore the file, or move it away if you know why it changed"
         raise WalferryError(message, file=str(path)) from None
 
 

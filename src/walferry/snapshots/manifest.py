@@ -81,7 +81,7 @@ class StoreFile:
 
     def _gone(self) -> UnreadableInputError:
         path, reason = self.paths[0], "it is not in archive/ either: was the snapshot deleted?"
-        return UnreadableInputError(f"store file {path} is gone: {reason}", file=path, offset=0, reason=reason)
+        return UnreadableInputError(f"store file {path} no longer exists: {reason}", file=path, offset=0, reason=reason)
 
 
 @dataclass(frozen=True)

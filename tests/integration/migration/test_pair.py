@@ -176,7 +176,7 @@ def test_regions_whose_log_is_gone_are_read_whole_and_the_result_says_why(
     assert equal(source, target)
     assert {(item["table"], item["region"]) for item in found["whole"]} == there
     assert {item["why"] for item in found["whole"]} == {
-        f"source: WAL file {group}.{number} no longer exists, and was read up to byte {place['open'][number]} only"
+        f"source: WAL file {group}.{number} no longer exists, and was read only up to byte {place['open'][number]}"
     }
     assert found["differing_rows"] == 0
 

@@ -202,7 +202,7 @@ def test_rows_that_somebody_spoils_at_the_target_are_found_at_the_next_look_and_
     assert compare_written(run, table, since).rows == 3
     _, reasons = look(run, spark, table)
     (reason,) = reasons
-    assert reason[0].startswith(f"{table}: 2 rows differ, such as row r03: nobody has asked to repair it")
+    assert reason[0].startswith(f"{table}: 2 rows differ, such as row r03: its repair was not requested")
     with pytest.raises(GateShutError, match="differ, such as row r03"):
         before_cutover(run)
     assert compare_written(run, table, since).rows == 2, "the row that is equal is not read again"
@@ -238,7 +238,7 @@ def test_a_put_that_skips_the_log_at_the_source_is_found_once_its_server_has_cou
     assert found.rows == 21, "the region is read again, and no other"
     text, reasons = look(run, spark, table)
     assert "the write stop takes 20 s" in text
-    assert reasons[0][0].startswith(f"{table}: 1 row differs, such as row r99: nobody has asked to repair it")
+    assert reasons[0][0].startswith(f"{table}: 1 row differs, such as row r99: its repair was not requested")
     at_source.disable_table(table)  # so that its server counts none any more
     at_source.delete_table(table)
 
@@ -286,7 +286,7 @@ def test_of_a_region_in_which_something_skips_the_log_only_the_new_rows_are_read
     assert found.rows == 3, "with the row of the log, and nothing else of the region"
     text, _ = look(run, spark, table)
     assert "`unlogged_writes: recent`" in text
-    assert f"of which the last began: {table} " in text
+    assert f"the last of which began: {table} " in text
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)

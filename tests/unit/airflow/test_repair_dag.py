@@ -108,7 +108,7 @@ def test_rows_are_repaired_as_the_verb_does_with_the_persons_name_and_reason_in_
     (line,) = [line for line in ledger.audit_trail() if line.action == "ask for a repair"]
     assert (line.actor, line.inputs["reason"]) == ("airflow ann", "it was spoilt")
     monkeypatch.setattr(asked_repairs, "repair_now", lambda run, wanted: [row("the target refuses its cells")])
-    with pytest.raises(AirflowFailException, match="1 row of move-1 cannot be repaired as things are"):
+    with pytest.raises(AirflowFailException, match="1 row of move-1 cannot be repaired now"):
         task(dry_run=False, reason="it was spoilt")
     assert pushed["repaired"]["rows"][0]["fault"] == "the target refuses its cells"
 
@@ -140,7 +140,7 @@ def test_once_the_target_is_open_copying_again_is_refused_for_good(task: Task, l
             task(way="copy again", table=TABLE, reason="too much differs", dry_run=dry_run)
     assert not copying(ledger)
     ledger.end("done", "kim")
-    with pytest.raises(AirflowFailException, match="only rows of a migration that goes on are repaired"):
+    with pytest.raises(AirflowFailException, match="only rows of an unfinished migration are repaired"):
         task()
 
 
@@ -198,7 +198,7 @@ def test_a_try_after_somebody_has_ended_the_copying_does_not_begin_it_anew(
 
     monkeypatch.setattr(copy_again_module, "go_on", ended)
     form = {"way": "copy again", "table": TABLE, "dry_run": False, "reason": "too much differs"}
-    for why in ("somebody has ended it", "that this request began"):
+    for why in ("somebody has ended it", "that this request had started"):
         with pytest.raises(AirflowFailException, match=why):
             task(**form)
     assert not copying(ledger)

@@ -190,7 +190,7 @@ def test_what_looks_do_not_see_is_told_until_the_last_whole_comparison_is_done(b
     Seen.change(ledger, lambda _: seen)
     text = render(summary(ledger))
     assert "Until the last whole comparison: servers have counted writes that skip the log (SKIP_WAL)" in text
-    assert "Until the last whole comparison: 1 server of the source does not tell of writes that skip the log" in text
+    assert "Until the last whole comparison: 1 server of the source does not report writes that skip the log" in text
     ledger.phases.start("check_drain")
     ledger.phases.finish("check_drain", {})
     assert "Until the last whole comparison" not in render(summary(ledger))

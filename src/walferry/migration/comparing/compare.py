@@ -216,7 +216,7 @@ def _both_sides(
         except (WalferryError, OSError) as error:
             if asked == "snapshots":
                 raise
-            log.warning("%s cannot be compared from snapshots, so its region servers are asked: %s", table, error)
+            log.warning("%s cannot be compared from snapshots, so it is compared by scans: %s", table, error)
     else:
         log.info("%s is compared by scans: %s", table, because)
     # A scan continues when a region is moved, split or merged.
@@ -307,7 +307,7 @@ def _read_until_settled(
     settled = sorted(others - differing)[:SHOWN_ROWS]
     if settled:
         first, last = (sum(outcome.differing for outcome in some) for some in (outcomes, found))
-        log.info("%s differed at first and %d each time: the others were under way", amount(first, "row"), last)
+        log.info("%s differed at first, but only %d each time: the others were under way", amount(first, "row"), last)
     return found, settled
 
 
@@ -319,7 +319,7 @@ def _named(outcome: Outcome) -> set[bytes] | None:
 def _await_applied(run: Run, moment_ms: int) -> bool:
     """Wait until everything written before a moment is applied; False if that takes much longer than allowed."""
     deadline = steady_s() + 3 * run.spec.max_lag
-    log.info("many rows differ while the log is followed: waiting until what is written by now is applied")
+    log.info("many rows differ while the log is followed; waiting until the edits written so far are applied")
     while steady_s() < deadline and is_followed(run):
         covered = covered_ms(run.ledger)
         if covered is not None and covered >= moment_ms:

@@ -100,7 +100,7 @@ def _answer(run: Run, standstill: Standstill, over: threading.Event) -> None:
         try:
             answer_asked(run, standstill, over.is_set)
         except (WalferryError, OSError) as error:
-            log.warning("whether somebody asks for a repair is not known now: %s", error)
+            log.warning("cannot check for repair requests now: %s", error)
 
 
 class _CompareLoop:
@@ -149,7 +149,9 @@ class _CompareLoop:
                 if steady_s() - began > MOST_RETRY_SECONDS:  # the attempt went well for long
                     seconds, failed = RETRY_SECONDS, 0
                 failed += 1
-                log.warning("nothing is compared for %.0f s, and the write stop may take longer: %s", seconds, error)
+                log.warning(
+                    "comparing failed; trying again in %.0f s, and the write stop may take longer: %s", seconds, error
+                )
                 with suppress(Exception):  # the ledger itself may fail
                     note_failing(self._run.ledger, str(error))
                     if failed >= ATTEMPTS:  # the errors may last: the cutover does not wait
@@ -160,7 +162,7 @@ class _CompareLoop:
             end_comparing(self._run.ledger)
             note_failing(self._run.ledger, "")
         except WalferryError as error:  # the replay has ended, perhaps with the same error
-            log.warning("that nothing is compared ahead any more is not recorded: %s", error)
+            log.warning("cannot record that the comparison ahead has ended: %s", error)
 
     def _collect(self) -> None:
         """Have the written rows collected for tables that an earlier process compared."""
@@ -251,7 +253,7 @@ class _CompareLoop:
         except RunEndedError:
             raise
         except (WalferryError, OSError) as error:  # asked again after the comparison
-            self._tell(f"whether somebody asks for a repair is not known now: {error}")
+            self._tell(f"cannot check for repair requests now: {error}")
         if steady_s() - self._looked >= MOST_BETWEEN_SECONDS:
             for other in self._turns(self._tables) if self._see() else ():
                 if other != table:  # this table's touched rows are read between its parts
@@ -286,7 +288,7 @@ class _CompareLoop:
             touched.look(self._run)
             self._void_marked()
         except (WalferryError, OSError) as error:
-            self._tell(f"what others than the log touched is not known now: {error}")
+            self._tell(f"cannot determine now what something other than the log has touched: {error}")
             return False
         return True
 
@@ -317,7 +319,7 @@ class _CompareLoop:
                 self._run, self._spark, table, self._standstill, self._over, looks=steady_s() >= self._rests_until
             )
         except (WalferryError, OSError) as error:
-            self._tell(f"what was touched of {table} cannot be compared now: {error}")
+            self._tell(f"touched rows of {table} cannot be compared now: {error}")
             return False
         if took:
             self._read_for[table] = now = steady_s()
@@ -385,7 +387,7 @@ def look(
     if over.is_set():
         return 0.0
     if found.why:
-        log.warning("%s: it is compared as a whole again", found.why)
+        log.warning("%s; comparing the table as a whole again", found.why)
         end_equality(run, table, found.why)
         return 0.0
     began, waited = steady_s(), standstill.waited_s

@@ -144,14 +144,14 @@ class Parts:
         self._start = start
         why = self._outdated()
         if not why and start.at_ms < oldest_ms:
-            why = "it was begun too long ago"
+            why = "it began too long ago"
         if not why and not _mark_names(self._run, self._table) <= start.marks:
             why = "rows have become dirty since"
         last_ms = told_so_far_ms(self._run.ledger, self._table) or start.at_ms
         if not why and not self._keeps_equality and now_ms() - last_ms > 1000 * REST_SECONDS:
-            why = "nothing of it was compared for long"
+            why = "it has rested for too long"
         if why := why or self._read_meanwhile():
-            log.info("%s is compared from its first region on again: %s", self._table, why)
+            log.info("comparing %s again from its first region: %s", self._table, why)
         return not why
 
     def _keep(self, start: Start) -> None:
@@ -230,12 +230,12 @@ class Parts:
 
     def _pause(self) -> None:
         if not self._between():
-            raise ComparisonStoppedError(f"{self._table} is not compared to its end now", table=self._table)
+            raise ComparisonStoppedError(f"the comparison of {self._table} stopped before its end", table=self._table)
         if why := self._outdated():
             drop_parts(self._run.ledger, self._table)
-            raise TransientError(f"what was compared of {self._table} no longer counts: {why}", table=self._table)
+            raise TransientError(f"the compared parts of {self._table} no longer count: {why}", table=self._table)
         if steady_s() - self._read_s >= BETWEEN_SECONDS and (why := self._read_meanwhile()):
-            log.warning("%s, and it is still being compared: %s", self._table, why)
+            log.warning("%s, and the comparison of %s has not ended", self._table, why)
 
     def _outdated(self) -> str:
         """Why compared regions would have to be read again; "" if they need not be."""

@@ -88,7 +88,7 @@ def last_written(run: Run, table: str, most: int) -> list[bytes]:
     try:
         found = rows_by_file(run, table, some)
     except (WalferryError, OSError) as error:
-        log.warning("the rows of %s that were written last are left out of the spot check: %s", table, error)
+        log.warning("the spot check leaves out the rows of %s that were written last: %s", table, error)
         return []
     rows = sorted({row for of_file in found.values() for row in of_file.to_pylist()}) if isinstance(found, dict) else []
     return random.sample(rows, min(most, len(rows)))

@@ -147,8 +147,8 @@ def _prepare_table(run: Run, table: str, manifest: pb.SnapshotDataManifest, regi
         if run.ledger.notes.get(_EXISTED, table) is None:
             if not empty:
                 raise UsageError(
-                    f"target table {target} is not empty: history: bulk loads only into an empty one; truncate or drop "
-                    "it",
+                    f"target table {target} is not empty, and `history: bulk` loads only into an empty table; "
+                    "truncate or drop it",
                     table=target,
                 )
             run.ledger.notes.keep(_EXISTED, {}, table)
@@ -165,7 +165,7 @@ def _prepare_table(run: Run, table: str, manifest: pb.SnapshotDataManifest, regi
             run.target.create_table_of(TableDescriptor(schema), [region.start for region in regions if region.start])
         except TableExistsError as error:
             raise TransientError(
-                f"somebody created target table {target} at this moment: the next attempt looks whether it is empty",
+                f"somebody else has just created target table {target}; the next attempt checks whether it is empty",
                 table=target,
             ) from error
     made(run, "target", "table", target)
@@ -183,8 +183,8 @@ def _load(
     lost = sorted({file.family for region in regions for file in region.files} - formats.keys())
     if lost:
         raise UsageError(
-            f"target table {descriptor.name} has lost family {lost[0].decode('utf-8', 'replace')}, of which the "
-            f"snapshot of {table} has files: add it again",
+            f"target table {descriptor.name} has lost family {lost[0].decode('utf-8', 'replace')}, but the snapshot "
+            f"of {table} has files of it; add the family again",
             table=descriptor.name, family=lost[0],
         )  # fmt: skip
     known = {number: run.ledger.notes.get(_LOADED, _subject(table, region)) for number, region in enumerate(regions)}
@@ -277,8 +277,9 @@ def _compared(
     outcomes = compare_stored(run, spark, pairs, StoredTables(tuple(regions), None, moment, moment))
     if uncompared := sum(outcome.uncompared for outcome in outcomes):
         raise TransientError(
-            f"{uncompared} cells of {pair.target} expired while they were compared with the snapshot, and one side has "
-            "dropped them: do it again, which loads nothing twice; if this goes on, set the clocks", table=pair.target,
+            f"{uncompared} cells of {pair.target} expired while they were compared with the snapshot, and one side "
+            "has dropped them. Run this again: nothing is loaded twice. If it keeps happening, set the clocks",
+            table=pair.target,
         )  # fmt: skip
     return [_row(table, region, outcome) for region, outcome in zip(regions, outcomes, strict=True)]
 

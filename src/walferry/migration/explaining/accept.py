@@ -97,8 +97,8 @@ def accept(
         what = f"no row {shown_row(missing[0])} of {table}" if missing else f"nothing in {table}"
         others = ", ".join(shown_row(item.row) for item in candidates[:5]) or "none"
         raise UsageError(
-            f"{what} waits for a decision; waiting: {others}. Rows that nothing explains may be losses or stray "
-            "writes: they are accepted only one by one, with --row, and `walferry repair` makes them equal",
+            f"{what} waits for a decision; waiting: {others}. Unexplained rows may be losses or stray writes: "
+            "accept them one by one with --row, or make them equal with `walferry repair`",
             table=table,
         )
     if unknown := [item for item in chosen if not item.fingerprint]:

@@ -35,7 +35,7 @@ def edits_of_clients(run: Run, table: str, rows: Sequence[bytes], bounds: Bounds
     try:
         start = Seen.of(run.ledger).offset
         if start is None:
-            raise WalferryError("nobody has followed the target's log before it was opened")
+            raise WalferryError("the target's log was not followed before the target was opened")
         target, known = run.pair(table).target, run.source.cluster_uuid()
         for batch in cells_by_others(run.target_files, run.target_wal_root, start, target, rows, known):
             for row, cell in zip(batch["row"].to_pylist(), cells_of(batch), strict=True):
@@ -45,7 +45,7 @@ def edits_of_clients(run: Run, table: str, rows: Sequence[bytes], bounds: Bounds
         if is_transient(error):
             raise
         unread = f"the target's log cannot be read: {error}"
-        log.warning("what clients wrote to rows of %s that differ is not known: %s", table, unread)
+        log.warning("cannot determine what clients wrote to differing rows of %s: %s", table, unread)
 
     def of(row: bytes) -> Clients:
         full = row in rooms and rooms[row].exhausted

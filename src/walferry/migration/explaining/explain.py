@@ -140,9 +140,9 @@ def classify(
         for cell in cells:
             kind: DifferenceKind = UNEXPLAINED
             if sides.too_many:
-                because = "too many versions and markers may explain it to examine them"
+                because = "too many versions and markers to examine may explain it"
             elif log.too_many:
-                because = "its column has too many edits in the log to examine them"
+                because = "its column has too many edits in the log to examine"
             elif clients and (done := _by_clients(cell, *near.to(cell)[:2], rules, clients)):
                 kind, because = WRITTEN_SINCE, done
             else:
@@ -150,7 +150,7 @@ def classify(
                 if kind in since:
                     kind, because = CHANGED_SINCE, f"{because}; {since[kind]}"
                 if clients and clients.unread and kind not in (IN_FLIGHT, CHANGED_SINCE):
-                    because += f"; whether a client did it is not known: {clients.unread}"
+                    because += f"; it is unknown whether a client did it: {clients.unread}"
             kinds.add(kind)
             details.append(f"only the {side} shows {_show(cell)}: {because}")
             hashed.update(repr((side, kind, cell)).encode())
@@ -214,7 +214,7 @@ def _why_missing(
     known = sides.source | log.applied.keys()
     markers = _markers_over(cell, sides.target)
     if any(_timestamp(marker) >= log.since_ms for marker in markers - known - log.pending - log.left_out):
-        return _unknown("a marker hides it that the source does not have", log)
+        return _unknown("it is hidden by a marker that the source does not have", log)
     if cell in log.pending:
         return IN_FLIGHT, "its WAL file is not applied yet"
     if cell in log.left_out - log.applied.keys():
@@ -223,15 +223,15 @@ def _why_missing(
         # A source that shows the cell had purged the marker and all that it hid, so the cell was written later.
         return _not_logged("it", log)
     if markers & known:
-        return HISTORY, "a marker from the source hides it, which the source has since dropped"
+        return HISTORY, "it is hidden by a marker from the source, which the source has since dropped"
     if markers - log.pending - log.left_out:
-        return SNAPSHOT_MARKER, "a marker of before the start fence hides it, which the source has dropped"
+        return SNAPSHOT_MARKER, "it is hidden by a marker from before the start fence, which the source has dropped"
     displaced = _displaced(cell, sides.target & known, rules)
     may_be_new = log.stamped_since_the_fence(cell) or log.late_load
     if cell not in log.applied and may_be_new and not (displaced and cell in sides.target):
         return _not_logged("it", log)
     if displaced:
-        return HISTORY, "newer versions from the source displace it, which the source has since dropped"
+        return HISTORY, "it is displaced by newer versions from the source, which the source has since dropped"
     if over := _expired_overwrites(cell, log, sides.at_ms):
         return EXPIRED_OVERWRITE, f"at the target it was overwritten by {_logged(over[0], log)}"
     return _unknown("no explanation", log)
@@ -247,9 +247,9 @@ def _why_shown(
     if missing := _what_it_lacks(cell, sides, log, lost):
         return min(missing, key=lambda found: WORST_FIRST.index(found[0]))
     if _hidden_by(cell, log.pending, rules):
-        return IN_FLIGHT, "what hides it is in a WAL file that is not applied yet"
+        return IN_FLIGHT, "the edit that hides it is in a WAL file that is not applied yet"
     if _hidden_by(cell, log.left_out - log.applied.keys(), rules):
-        return LEFT_OUT, "what hides it was left out by a decision"
+        return LEFT_OUT, "the edit that hides it was left out by a decision"
     if _displaced(cell, sides.source | log.applied.keys(), rules):
         return HISTORY, "displaced by newer versions before those were deleted"
     if _markers_over(cell, log.applied.keys()):
@@ -277,7 +277,7 @@ def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) ->
             found.append(_not_logged("the marker that hides it", log))
         elif cell in log.applied and not (log.let_go or log.unread):
             # The whole log is known and has no such marker: the marker came with the snapshot, or past the log.
-            found.append((HISTORY, "written after a marker that hides it, which neither log nor target has"))
+            found.append((HISTORY, "written after a marker that hides it, which neither the log nor the target has"))
         else:
             found.append(_unknown("a marker that hides it is not at the target", log))
     timestamp = _timestamp(cell)
@@ -310,7 +310,7 @@ def _not_logged(what: str, log: RowLog) -> tuple[DifferenceKind, str]:
     edit may be lost."""
     unread = f"; not all of the log could be read: {'; '.join(log.unread[:2])}" if log.unread else ""
     kind: DifferenceKind = UNEXPLAINED if log.let_go else NOT_IN_LOG
-    loaded = "; a bulk load that came late and was rejected may have brought it" if log.late_load else ""
+    loaded = "; a late bulk load that was rejected may have brought it" if log.late_load else ""
     return kind, f"no WAL past the start fence holds {what}{loaded}{unread}{_let_go(log)}"
 
 
@@ -322,7 +322,7 @@ def _unknown(why: str, log: RowLog) -> tuple[DifferenceKind, str]:
 def _let_go(log: RowLog) -> str:
     if not log.let_go:
         return ""
-    return "; WAL files that may have shown why no longer exist since they were applied"
+    return "; WAL files that may have shown why were deleted after they were applied"
 
 
 def _hidden_by(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, FamilyRules]) -> bool:
@@ -342,13 +342,13 @@ def _by_clients(cell: Cell, sides: RowSides, log: RowLog, rules: Mapping[bytes, 
         hid = [c for c in before if c[:2] == cell[:2] and c[3] == CellType.PUT and c != cell and c[2] >= cell[2]]
         known = cell in sides.source or cell in log.applied or _timestamp(cell) < log.since_ms
         if known and any(_markers_over(newer, theirs) for newer in hid):
-            return "a client deleted at the open target what had hidden it"
+            return "at the open target, a client deleted the cell that had hidden it"
         return ""
     if _markers_over(cell, theirs):
         return "a client deleted it at the open target"
     newer = theirs | sides.target
     if _overwrites(cell, theirs) or (_displaced(cell, newer, rules) and not _displaced(cell, newer - theirs, rules)):
-        return "a client wrote over it at the open target"
+        return "a client overwrote it at the open target"
     return ""
 
 

@@ -99,7 +99,7 @@ def gaps_since(place: PlaceInLog, listing: CertainListing, now_ms: int, ttl_ms: 
             continue  # the group had ended, and all of it was read
         for number, end in group.open.items():
             if number not in files:
-                found[parsed.server] = f"WAL file {name}.{number} no longer exists, and was read up to byte {end} only"
+                found[parsed.server] = f"WAL file {name}.{number} no longer exists, and was read only up to byte {end}"
         rolled = bool(files) and max(files) > group.newest
         closed = [files[number].modified_ms for number in group.open if number in files]
         if parsed.server not in found and rolled and min(closed, default=place.at_ms) < now_ms - ttl_ms + MARGIN_MS:

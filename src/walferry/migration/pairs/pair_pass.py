@@ -82,7 +82,7 @@ _OPTIONS = "options of the pair"
 def open_pair(ledger: Ledger, spec: ResolvedSpec, actor: str, whole_every_days: float) -> RunRecord:
     """Open the run of a pair. The run has no end, and its tables may change from pass to pass."""
     if whole_every_days <= 0:
-        raise UsageError("each region must be read whole at times: give more than 0 days")
+        raise UsageError("each region must be read whole from time to time: give more than 0 days")
     run = ledger.open_run(spec.name, OWNER, spec.as_recorded(), actor, "pair")
     ledger.of(run.run_id).notes.keep(_OPTIONS, {"whole_every_days": whole_every_days})
     return run
@@ -201,7 +201,7 @@ def _side(run: Run, side: str) -> tuple[HBaseClient, Any, str]:
 def _require_comparable(run: Run) -> None:
     faults = target_faults(run)
     if run.source.cluster_id() == run.target.cluster_id():
-        faults.insert(0, "source and target are one cluster")
+        faults.insert(0, "source and target are the same cluster")
     for pair in run.tables if not faults else ():
         for client, name in ((run.source, pair.source), (run.target, pair.target)):
             faults += [
@@ -245,8 +245,8 @@ def verify_pair(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     """
     if PHASE in alive(run.ledger):
         raise UsageError(
-            f"another process is verifying the pair {run.record.name} ({run.run_id}) now: wait until it has ended, or "
-            "end it; the next pass goes on from what it has recorded",
+            f"another process is verifying the pair {run.record.name} ({run.run_id}) now. Wait until it has ended, "
+            "or end it; the next pass continues from what it has recorded",
             run=run.run_id,
         )
     return run.once(PHASE, lambda: _pass(run, spark))

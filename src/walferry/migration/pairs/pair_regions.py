@@ -122,5 +122,7 @@ def settle(run: Run, session: SparkSession | None, current: PassRecord) -> None:
     tables = {pair.source for pair in run.tables}
     found = [item for item in run.ledger.passes.differences() if item.table in tables]
     if found:
-        log.info("%s: %s so far; read again for %d s", run.run_id, rows_differ(len(found)), run.spec.max_lag)
+        log.info(
+            "%s: %s so far; reading these rows again for %d s", run.run_id, rows_differ(len(found)), run.spec.max_lag
+        )
         run.ledger.passes.settle(current, *still_differing(run, found))

@@ -88,7 +88,7 @@ def still_differing(
         for row, item in rows.items():
             if row not in last:
                 result.append(
-                    replace(item, state="differs", detail="it was not read cell by cell: too many rows differ")
+                    replace(item, state="differs", detail="it was not compared cell by cell: too many rows differ")
                 )
             elif (sides := last[row]) is not None:
                 result.append(judged(item, first[table].get(row), sides))

@@ -150,5 +150,5 @@ def _sum(checks: Sequence[SpotCheck]) -> SpotCheck:
     return SpotCheck(
         comparison=checks[0].comparison, rows=rows, seconds=max(check.seconds for check in checks),
         differing=tuple(row for check in checks for row in check.differing),
-        excused=sum(check.excused for check in checks), why=why if rows or why else "the pass has read none",
+        excused=sum(check.excused for check in checks), why=why if rows or why else "the pass has read no rows",
     )  # fmt: skip

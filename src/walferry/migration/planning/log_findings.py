@@ -40,8 +40,8 @@ def peer_findings(source: HBaseClient) -> Iterator[Finding]:
         )  # fmt: skip
     if source.release.queues is not By.ZOOKEEPER:
         yield Finding(
-            "refuse", "protect", "the source keeps its replication queues in a table, which walferry cannot read yet: "
-            f"whether its WALs are kept could not be known. {instead}",
+            "refuse", "protect", "the source keeps its replication queues in a table, which walferry cannot read "
+            f"yet, so it cannot check whether the WALs are kept. {instead}",
         )  # fmt: skip
     if source.release.replication_may_be_off and _replication_is_off(source):
         yield Finding(
@@ -84,8 +84,8 @@ def stage_findings(url: str, source: HBaseClient, wals: Sequence[WalFile], keep_
         )  # fmt: skip
     elif kept.ttl_seconds < LEAST_TTL_SECONDS:
         yield Finding(
-            "warn", "stage", f"{TTL} is {kept.ttl_seconds:.0f} s: a WAL must be copied within that time of its close; "
-            f"set it to {LEAST_TTL_SECONDS:.0f} s or more if you can",
+            "warn", "stage", f"{TTL} is {kept.ttl_seconds:.0f} s: a WAL must be copied within that time after it is "
+            f"closed; set it to {LEAST_TTL_SECONDS:.0f} s or more if you can",
         )  # fmt: skip
     yield Finding("warn", "stage", _growth(wals, keep_hours))
 

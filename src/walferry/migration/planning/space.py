@@ -21,7 +21,7 @@ def root_findings(target: Cluster) -> Iterator[Finding]:
     root, user = target.address().root_path, target.address().user
     allowed = ask(target, f"/webhdfs/v1{root}", {"op": "CHECKACCESS", "fsaction": "rwx", "user.name": user})
     if allowed is None or allowed.status_code not in (200, 403):
-        yield Finding("warn", "target", f"whether {user} may write to {root} is unknown")
+        yield Finding("warn", "target", f"cannot determine whether {user} may write to {root}")
     elif allowed.status_code == 403:
         yield Finding("refuse", "target", f"{user} may not write to {root}; let the HBase user run it, or name `user`")
 
@@ -40,7 +40,7 @@ def staging_findings(spec: ResolvedSpec) -> Iterator[Finding]:
         user = target.address().user
         allowed = ask(target, f"/webhdfs/v1{folder}", {"op": "CHECKACCESS", "fsaction": "rwx", "user.name": user})
         if allowed is None or allowed.status_code not in (200, 403):
-            yield Finding("warn", "target", f"whether {user} may write to {folder} is unknown")
+            yield Finding("warn", "target", f"cannot determine whether {user} may write to {folder}")
         elif allowed.status_code == 403:
             yield Finding(
                 "refuse", "target", f"{user} may not write to {folder}; let the HBase user create "
@@ -57,7 +57,7 @@ def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
     except (ValueError, LookupError):
         remaining = None
     if remaining is None:
-        yield Finding("warn", "target", "how much space is left is unknown")
+        yield Finding("warn", "target", "cannot determine how much space is left")
     elif remaining < needed * _REPLICATION:
         yield Finding(
             "warn", "target", f"{remaining / 1e9:.1f} GB are left, the tables' {needed / 1e9:.1f} GB need "

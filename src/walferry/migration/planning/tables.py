@@ -57,7 +57,7 @@ def existing_findings(target: HBaseClient, pair: TablePair, descriptor: TableDes
     if there.read_only:
         yield refuse(f"target table {pair.target} is READONLY")
     for difference in family_differences(descriptor, there):
-        yield refuse(f"{difference}; with history: bulk the families of an existing table must be the source's")
+        yield refuse(f"{difference}; with history: bulk the families of an existing table must equal the source's")
 
 
 def unreadable_findings(pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:

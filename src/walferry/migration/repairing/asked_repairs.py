@@ -110,7 +110,7 @@ class RepairOutcome:
     def require_all(self) -> None:
         """Raise SidesDifferError if some rows cannot be repaired."""
         if self.faults:
-            raise SidesDifferError(f"{amount(self.faults, 'row')} of {self.run_id} cannot be repaired as things are")
+            raise SidesDifferError(f"{amount(self.faults, 'row')} of {self.run_id} cannot be repaired now")
 
 
 def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool = False) -> RepairOutcome:
@@ -118,10 +118,10 @@ def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool 
     in the report, or all `candidates`. Raises UsageError for a run that cannot be repaired, and the errors of
     `repair_now`."""
     if rows and table is None:
-        raise UsageError("say of which --table the rows are")
+        raise UsageError("name the table of the rows with --table")
     record = run.ledger.record
     if record.kind != "migration" or record.state != "running":
-        raise UsageError(f"only rows of a migration that goes on are repaired, and {record.run_id} is none")
+        raise UsageError(f"only rows of an unfinished migration are repaired, and {record.run_id} is not one")
     tables = [table] if table is not None else [pair.source for pair in run.tables]
     wanted = {one: candidates(run, one, rows) for one in tables}
     if not dry_run:
@@ -175,7 +175,7 @@ def answer_asked(run: Run, standstill: Standstill, over: Callable[[], bool]) -> 
             made = repair(run, standstill, table, {bytes.fromhex(row): kind for row, kind in kinds.items()}, over=over)
             answer["rows"] += [asdict(row) | {"row": row.row.hex()} for row in made]
     except WalferryError as error:
-        log.warning("what %s asked to repair is not repaired: %s", asked["by"], error)
+        log.warning("the rows that %s asked to repair are not repaired: %s", asked["by"], error)
         answer["error"] = str(error)
     run.ledger.notes.keep(_ANSWER, answer)
 
@@ -185,14 +185,14 @@ def _ask(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
     tables = {table: {row.hex(): kind for row, kind in kinds.items()} for table, kinds in wanted.items() if kinds}
     asked = {"id": uuid4().hex, "by": run.actor, "tables": tables}
     ledger.notes.keep(_ASKED, asked)
-    log.info("the process that replays has the leases, and is asked to repair them")
+    log.info("asking the process that replays, which has the leases, to repair the rows")
     deadline = steady_s() + ANSWER_SECONDS
     while steady_s() < deadline and "replay" in alive(ledger):
         answer = ledger.notes.get(_ANSWER)
         if answer is not None and answer["id"] == asked["id"]:
             ledger.notes.drop(_ANSWER)
             if answer["error"]:
-                raise TransientError(f"the process that replays could not repair: {answer['error']}")
+                raise TransientError(f"the process that replays could not repair the rows: {answer['error']}")
             return [RepairedRow(**row | {"row": bytes.fromhex(row["row"])}) for row in answer["rows"]]
         time.sleep(LOOK_SECONDS)
     ledger.notes.drop(_ASKED)

@@ -75,7 +75,7 @@ def check_copy_again(run: Run, table: str) -> None:
     ledger = run.ledger
     record, name = ledger.record, ledger.record.name
     if record.kind != "migration" or record.state != "running":
-        raise UsageError(f"only tables of a migration that goes on are copied again, and {run.run_id} is none")
+        raise UsageError(f"only tables of an unfinished migration are copied again, and {run.run_id} is not one")
     if table not in {pair.source for pair in run.tables}:
         known = ", ".join(pair.source for pair in run.tables)
         raise UsageError(f"run {run.run_id} has no table {table!r}; its tables: {known}", table=table)
@@ -86,23 +86,21 @@ def check_copy_again(run: Run, table: str) -> None:
     if opened_ms(ledger) is not None:
         raise UsageError(
             f"the target of {run.run_id} is open: copying {table} again would lose what clients have written to it. "
-            f"`walferry repair {name}` makes rows equal that no client has written to",
+            f"`walferry repair {name}` repairs the rows that no client has written to",
             table=table,
         )
     if ledger.phases.facts("approve") is not None:
         raise UsageError(
-            f"the cutover of {run.run_id} has begun, and what is copied again is to be followed for a while: "
-            f"`walferry withdraw {name}` first",
+            f"the cutover of {run.run_id} has begun, but a table that is copied again must be followed for a while: "
+            f"run `walferry withdraw {name}` first",
             table=table,
         )
     if record.paused:
-        raise UsageError(f"run {run.run_id} is paused: `walferry resume {name}` first", table=table)
+        raise UsageError(f"run {run.run_id} is paused: run `walferry resume {name}` first", table=table)
     if table in copying(ledger):
         return
     if run.spec.writer_kind is WriterKind.THRIFT:
-        raise UsageError(
-            "Thrift cannot express delete markers and tags (`apply: thrift`), so that nothing is copied again"
-        )
+        raise UsageError("Thrift (`apply: thrift`) cannot express delete markers and tags, so no table is copied again")
     if table in held_regions(run):
         raise UsageError(
             f"quarantine holds edits of {table}: `walferry quarantine list {name}` shows them; decide about them first",
@@ -132,7 +130,7 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     """A plan for people."""
     here, there = plan["source_bytes"] / 1e6, plan["target_bytes"] / 1e6
     lines = [
-        f"would empty {plan['target']} at the target: {there:.0f} MB, all that anybody has written there",
+        f"would empty {plan['target']} at the target: all {there:.0f} MB there are deleted, whoever wrote them",
         f"would copy {amount(plan['regions'], 'region')} of {plan['table']} again: {here:.0f} MB as they are stored, "
         f"{plan['time']}",
     ]
@@ -169,7 +167,7 @@ def give_up(run: Run, table: str, reason: str, *, dry_run: bool = False) -> Copy
         return now
     give_up_copying(run.ledger, table)
     run.ledger.audit(run.actor, "give up copying again", {"table": table, "reason": reason}, now.describe())
-    end_equality(run, table, f"{table} was not copied again to its end ({now.describe()})")
+    end_equality(run, table, f"the copying of {table} was stopped before its end ({now.describe()})")
     return now
 
 
@@ -187,18 +185,20 @@ def copy_again(run: Run, table: str, reason: str, request: str = "") -> Copying:
             log.info("%s was %s for this request already", table, done.describe())
             return _whole(done)
         if is_given_up(run.ledger, table, request):
-            raise GivenUpError(f"somebody has ended the copying of {table} that this request began", table=table)
+            raise GivenUpError(f"somebody stopped the copying of {table} that this request had started", table=table)
     known = ask_copy_again(run, table, reason, request)
     with suppress(NoStandstillError):  # a process has started to replay: it continues the copying
         return go_on(run, Standstill(), table, lambda: "replay" in alive(run.ledger))
-    log.info("the process that replays has the leases, and copies %s again; Ctrl-C leaves it to it", table)
+    log.info(
+        "the process that replays has the leases and copies %s again; it goes on even if you press Ctrl-C here", table
+    )
     told = steady_s()
     while (now := copying(run.ledger).get(table)) is not None and now.asked_ms == known.asked_ms:
         known = now
         if "replay" not in alive(run.ledger):
             raise TransientError(
-                f"the process that replays has ended before {table} was copied ({known.describe()}): the next one goes "
-                "on, or this command if you repeat it while there is none",
+                f"the process that replays ended before {table} was copied ({known.describe()}). The next process "
+                "that replays continues; while there is none, repeat this command",
                 table=table,
             )
         if steady_s() - told >= PROGRESS_SECONDS:
@@ -207,7 +207,7 @@ def copy_again(run: Run, table: str, reason: str, request: str = "") -> Copying:
         time.sleep(LOOK_SECONDS)
     done = copied(run.ledger).get(table)
     if done is None or done.at_ms < known.asked_ms:
-        raise GivenUpError(f"somebody has ended the copying of {table}: {known.describe()}", table=table)
+        raise GivenUpError(f"somebody stopped the copying of {table}: {known.describe()}", table=table)
     return replace(known, open=(), rest=None, regions=known.of, cells=done.cells, size=done.size)
 
 
@@ -233,7 +233,7 @@ def _open_again(run: Run, standstill: Standstill) -> None:
                 with standstill.held(run) as route:
                     _empty(work, route)
         except (GivenUpError, TransientError) as error:  # another process may be copying it, or the target is down
-            log.warning("target table %s is not opened again: %s", work.target, error)
+            log.warning("cannot enable target table %s again now: %s", work.target, error)
 
 
 def _copy_as_asked(run: Run, standstill: Standstill, over: threading.Event) -> None:
@@ -256,7 +256,7 @@ def _copy_as_asked(run: Run, standstill: Standstill, over: threading.Event) -> N
             except (GivenUpError, NoStandstillError):
                 continue
             except Exception as error:  # whatever the error, the table stays as it is, and no gate opens
-                log.warning("%s is not copied on for %.0f s: %s", table, RETRY_SECONDS, error)
+                log.warning("copying %s again failed; trying again in %.0f s: %s", table, RETRY_SECONDS, error)
                 with suppress(WalferryError):
                     _note_fault(run, table, str(error))
                 over.wait(RETRY_SECONDS)
@@ -285,7 +285,7 @@ def go_on(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]
             if now.is_done:
                 return _finish(work, now, fence_of(run, route))
         if over():
-            raise NoStandstillError(f"{table} is no longer copied: {now.describe()}", table=table)
+            raise NoStandstillError(f"{table} is no longer being copied: {now.describe()}", table=table)
 
 
 def _finish(work: _Work, done: Copying, fence: Change) -> Copying:
@@ -295,7 +295,7 @@ def _finish(work: _Work, done: Copying, fence: Change) -> Copying:
     end_copying(run.ledger, table, done, fence)
     run.ledger.audit(run.actor, "copied again", {"table": table, "cells": done.cells, "bytes": done.size})
     log.info(
-        "%s is copied again: %s, %.1f MB; it is to be compared now", table, amount(done.cells, "cell"), done.size / 1e6
+        "%s was copied again: %s, %.1f MB; it must be compared now", table, amount(done.cells, "cell"), done.size / 1e6
     )
     return done
 
@@ -322,7 +322,7 @@ class _Work:
         """The progress. Raises GivenUpError if somebody stopped the copying."""
         now = copying(self.run.ledger).get(self.table)
         if now is None:
-            raise GivenUpError(f"{self.table} is no longer copied again", table=self.table)
+            raise GivenUpError(f"{self.table} is no longer being copied again", table=self.table)
         return now
 
 
@@ -354,8 +354,8 @@ def _empty(work: _Work, route: Route) -> None:
         emptied = replace(now, emptied=True, open=(), rest=b"", regions=0, cells=0, size=0, seconds=0.0, fault="")
         emptied.advance(run.ledger, work.table, fence)
         note_replaced(run.ledger, work.table)
-        end_equality(run, work.table, f"{work.table} is emptied, and copied again")
-        log.info("target table %s is emptied, and copied again: %s", name, now.reason or "no reason given")
+        end_equality(run, work.table, f"{work.table} was emptied and is copied again")
+        log.info("target table %s was emptied and is copied again: %s", name, now.reason or "no reason given")
 
 
 def _enable(run: Run, name: str) -> None:

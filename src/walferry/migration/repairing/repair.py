@@ -163,7 +163,7 @@ def repair(
     if made:
         log.info(
             "%s: %s repaired in %.1f s%s", table, amount(len(made) - len(faults), "row"), steady_s() - began,
-            f", {len(faults)} could not be, the first: {faults[0].row!r}: {faults[0].fault}" if faults else "",
+            f", {len(faults)} could not be repaired, the first: {faults[0].row!r}: {faults[0].fault}" if faults else "",
         )  # fmt: skip
     return made
 
@@ -203,7 +203,7 @@ def _require_same(work: _Table) -> None:
     date."""
     if opened_ms(work.run.ledger) != work.opened:
         raise OpenedMeanwhileError(
-            f"the target was opened while rows of {work.source} were repaired: look at them again"
+            f"the target was opened while rows of {work.source} were being repaired; check these rows again"
         )
 
 
@@ -270,7 +270,7 @@ def _planned(work: _Table, sides: _Sides) -> Planned:
         if plan.compacts:
             return Planned(sides.row, None, "the target is open: a compaction would drop deletes of its clients too")
         if clients.unread:
-            fault = f"whether clients have written to the row at the target is not known: {clients.unread}"
+            fault = f"it is unknown whether clients have written to the row at the target: {clients.unread}"
             return Planned(sides.row, None, fault)
     return Planned(sides.row, plan)
 

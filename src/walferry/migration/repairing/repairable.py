@@ -30,18 +30,18 @@ def repairable(item: Difference, accepted: Collection[Decision]) -> bool:
 def why_not(run: Run, table: str, kinds: Mapping[bytes, str]) -> str:
     """Why rows are not repaired unasked: the spec says so, or too many are unexplained; "" if they are repaired."""
     if run.spec.repair != "auto":
-        return f"nobody has asked to repair it (`repair: ask`): `walferry repair {run.record.name} --table {table}`"
+        return f"its repair was not requested (`repair: ask`): `walferry repair {run.record.name} --table {table}`"
     if NOT_IN_LOG in kinds.values() and table in run.ledger.late.rejected_loads():
         return (
-            f"a late bulk load into {table} was rejected, whose cells nobody can tell from other unlogged ones: "
-            f"`walferry accept {run.record.name} --table {table} --all --reason …` leaves them out, `walferry repair "
-            f"{run.record.name} --table {table} --row …` copies a row"
+            f"a late bulk load into {table} was rejected, and its cells cannot be told from other unlogged cells: "
+            f"`walferry accept {run.record.name} --table {table} --all --reason …` leaves them out, `walferry "
+            f"repair {run.record.name} --table {table} --row …` copies a row"
         )
     unexplained = sum(kind == UNEXPLAINED for kind in kinds.values())
     if unexplained <= MOST_UNEXPLAINED:
         return ""
     return (
-        f"{unexplained} rows of {table} differ without an explanation, so nothing is repaired unasked: find out why, "
-        f"then `walferry repair {run.record.name} --table {table}`, or `walferry copy-again {run.record.name} --table "
-        f"{table} --reason …`"
+        f"{unexplained} rows of {table} differ without an explanation, so no row is repaired without a request: "
+        f"find out why, then run `walferry repair {run.record.name} --table {table}`, or `walferry copy-again "
+        f"{run.record.name} --table {table} --reason …`"
     )

@@ -89,8 +89,9 @@ class RowRepair:
         """What the repair does and why, as a clause."""
         if self.purge:
             return (
-                f"{amount(len(self.purge), 'marker')} that the source does not have hide what it shows: purge them by "
-                "a flush and a major compaction of the region, then send what the target lacks"
+                f"{amount(len(self.purge), 'marker')} that the source does not have hide cells that it shows: purge "
+                "the markers by a flush and a major compaction of the region, then send the cells that the target "
+                "lacks"
             )
         parts = []
         if self.sent:

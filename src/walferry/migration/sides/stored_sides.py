@@ -79,7 +79,7 @@ def why_scanned(run: Run, table: str) -> str | None:
                 if family.attributes.get(attribute, "FALSE").upper() not in ("FALSE", ""):
                     return f"family {family.name} of {name} has {attribute}"
     held = run.source.held_bytes().get(table, 0)
-    return f"it has {held >> 20} MiB, too few for a snapshot to be worth while" if held < LEAST_BYTES else None
+    return f"it has {held >> 20} MiB, too little for a snapshot to be worthwhile" if held < LEAST_BYTES else None
 
 
 @contextmanager
@@ -187,7 +187,8 @@ def _require_all_rows(regions: Sequence[SnapshotRegion], table: str) -> None:
     starts = [*(region.start for region in regions), b""]
     if borders != starts or any(not end for end in borders[1:-1]):
         raise UnreadableInputError(
-            f"the regions of the snapshot of {table} leave out rows, or have some twice", file=table, offset=0,
+            f"the regions of the snapshot of {table} leave out some rows, or have some rows twice",
+            file=table, offset=0,
             reason="regions with holes",
         )  # fmt: skip
 
@@ -200,6 +201,6 @@ def _delete(run: Run, prefix: str) -> None:
         try:
             (run.source if item.cluster == "source" else run.target).delete_snapshot(item.name)
         except WalferryError as error:
-            log.warning("snapshot %s at the %s is left for now: %s", item.name, item.cluster, error)
+            log.warning("snapshot %s at the %s cannot be deleted now: %s", item.name, item.cluster, error)
             continue
         run.ledger.objects.removed(item.cluster, "snapshot", item.name)

@@ -102,7 +102,7 @@ def _named(kept: Mapping[str, Any] | None) -> tuple[int, str] | None:
 def why_outdated(run: Run, table: str, begun: Begun) -> str:
     """Why the rows read since `begin_whole` no longer count; "" if they do."""
     if begun.rules != _rules(run, table):
-        return f"the families of {table} keep something else than when it was begun"
+        return f"what the families of {table} keep has changed since its comparison began"
     now = Seen.of(run.ledger).known(table)
     if now.voids != begun.known.voids:
         return now.void or "it was compared as a whole meanwhile"
@@ -144,7 +144,7 @@ def why_void(ledger: RunLedger, of: ComparedTable) -> str:
     """Why a clean comparison no longer counts; "" if it does."""
     if why := Seen.of(ledger).void.get(of.table, ""):
         return why
-    return "" if Equality.find(ledger, of) is not None else f"nothing was recorded of what touched {of.table} since"
+    return "" if Equality.find(ledger, of) is not None else f"what touched {of.table} since then was not recorded"
 
 
 def reread_after_flush(ledger: RunLedger) -> list[str]:
@@ -199,7 +199,7 @@ def to_read(run: Run, table: str, since: ComparedTable) -> ToRead | str:
     if (why := why_void(run.ledger, since)) or equal is None:
         return why
     if equal.rules != _rules(run, table):
-        return f"the families of {table} keep something else than when it was compared"
+        return f"what the families of {table} keep has changed since the table was compared"
     marked = equal.fragile.marked
     files = store_files(run, table, marked)
     due = equal.fragile.due(Changed.between(equal.files, files).may_show, now_ms())

@@ -204,7 +204,9 @@ def _read_target_log(run: Run, seen: Seen) -> Seen:
         if is_transient(error):
             raise
         if not seen.unread:
-            log.warning("what others write at the target is not seen: its log cannot be read: %s", error)
+            log.warning(
+                "what others write at the target cannot be seen, since the target's log cannot be read: %s", error
+            )
         return replace(seen, unread=str(error))
     return replace(after_others(seen, found, targets), read_ms=began, unread="")
 
@@ -213,7 +215,7 @@ def after_others(seen: Seen, found: WrittenByOthers, sources: Mapping[str, str])
     """A copy with the rows that others wrote at the target. `sources`: target table to source table."""
     for table, rows in found.rows.items():
         if rows:
-            log.warning("others wrote %s of %s at the target, to be compared again", amount(len(rows), "row"), table)
+            log.warning("others wrote %s of %s at the target; they are compared again", amount(len(rows), "row"), table)
             seen = seen.touching(sources[table], RowSpans.of_rows(rows))
     void = {sources[table]: why for table, why in found.unnamed.items()}
     return replace(seen, offset=found.end).voiding(void)
@@ -231,7 +233,7 @@ _SURELY_KEPT_S = 60.0
 
 
 def _from_here(run: Run, seen: Seen, why: str, moment_ms: int) -> Seen:
-    log.warning("%s: the tables are compared as a whole again", why)
+    log.warning("%s; comparing the tables as a whole again", why)
     void = {pair.source: why for pair in run.tables}
     offset = log_end(run.target_files, run.target_wal_root)
     return replace(seen, offset=offset, read_ms=moment_ms, unread="").voiding(void)

@@ -57,7 +57,7 @@ def verified(ledger: RunLedger) -> tuple[str, list[Advised]]:
             "which all of them are counted"
         )
     if why := why_failing(ledger):
-        shown.append(f"nothing is compared now, which is tried again by itself: {why}")
+        shown.append(f"comparing fails now and is tried again automatically: {why}")
     return "; ".join([*shown, *unseen(ledger)]), reasons
 
 
@@ -74,10 +74,12 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
         if look.under_way:
             parts.append(f"{look.under_way} of them are under way")
         if look.suspected:
-            parts.append(f"{look.suspected} of these have no explanation so far, which the next look confirms or not")
+            parts.append(
+                f"{look.suspected} of these have no explanation so far, which the next look will confirm or refute"
+            )
         if look.unexamined:
             found = rows_differ(look.unexamined)
-            reason = f"{table}: {found}, and nobody has looked for the reason yet", "wait for the next looks"
+            reason = f"{table}: {found}, and the reason has not been looked for yet", "wait for the next looks"
             parts.append(f"{found}, and the next looks will find out why")
         if fault := fault_now(ledger, table, look):
             name = ledger.record.name
@@ -106,7 +108,7 @@ def unseen(ledger: RunLedger) -> list[str]:
     """Changes that looks at touched rows miss, so that only whole comparisons find them, as clauses."""
     seen, found = Seen.of(ledger), []
     if seen.unread:
-        found.append(f"what others write at the target is not seen: {seen.unread}")
+        found.append(f"what others write at the target cannot be seen: {seen.unread}")
     if options_of(ledger.record).unlogged_writes == "ignore":
         found.append("writes that skip the log (SKIP_WAL) are not looked for (`unlogged_writes: ignore`)")
     if text := _seen_by_time(ledger, seen):
@@ -115,8 +117,9 @@ def unseen(ledger: RunLedger) -> list[str]:
         if servers:
             who = amount(len(servers), f"server of the {side} does", f"servers of the {side} do")
             found.append(
-                f"{who} not tell of writes that skip the log (SKIP_WAL), such as {servers[0]}: let walferry's host "
-                "read http://SERVER:PORT/jmx, PORT being `hbase.regionserver.info.port` there, without a login or TLS"
+                f"{who} not report writes that skip the log (SKIP_WAL), for example {servers[0]}: let walferry's "
+                "host read http://SERVER:PORT/jmx without a login or TLS, where PORT is that server's "
+                "`hbase.regionserver.info.port`"
             )
     if found:
         age = options_of(ledger.record).max_comparison_age
@@ -142,7 +145,7 @@ def _seen_by_time(ledger: RunLedger, seen: Seen) -> str:
     shown = ", ".join(f"{table} {age}" for table, age in list(ages.items())[:SHOWN_TABLES])
     more = f" and {len(ages) - SHOWN_TABLES} more tables" if len(ages) > SHOWN_TABLES else ""
     return (
-        "servers have counted writes that skip the log (SKIP_WAL), of which only those with a timestamp of their own "
-        "moment are looked for (`unlogged_writes: recent`); older timestamps are seen by whole comparisons only, of "
-        f"which the last began: {shown}{more}"
+        "servers have counted writes that skip the log (SKIP_WAL); only those with a timestamp of their own moment "
+        "are looked for (`unlogged_writes: recent`), and older timestamps are seen only by whole comparisons, the "
+        f"last of which began: {shown}{more}"
     )

@@ -92,7 +92,7 @@ def test_an_error_that_nobody_expected_ends_an_attempt_and_not_the_comparing(
     with comparing(ledger):
         wait_until(lambda: why_failing(ledger))
         told = texts(ledger)
-        assert "nothing is compared now, which is tried again by itself: a fault of ours" in told["verified"]
+        assert "comparing fails now and is tried again automatically: a fault of ours" in told["verified"]
         comparisons.failures.clear()
         wait_until(lambda: not why_failing(ledger))
         assert not left_to_compare(ledger)
@@ -110,7 +110,7 @@ def test_a_ledger_that_is_away_when_the_replay_ends_is_one_line(
         wait_until(lambda: comparisons.made)
         for name in ("end_comparing", "note_failing", "note_comparing_ahead"):
             monkeypatch.setattr(compare_ahead, name, away)
-    expected = "nothing is compared ahead any more is not recorded: the ledger did not answer"
+    expected = "cannot record that the comparison ahead has ended: the ledger did not answer"
     wait_until(lambda: expected in caplog.text)  # the end of the block waits for the thread only briefly
 
 

@@ -185,7 +185,7 @@ def test_what_was_compared_is_compared_again_when_it_no_longer_counts(
 def test_a_comparison_that_no_longer_counts_ends_at_once(ledger: RunLedger) -> None:
     reader = Reader(ledger)
     reader.meanwhile = lambda: Seen.change(ledger, lambda seen: seen.voiding({TABLE: "copied again"}))
-    with pytest.raises(TransientError, match="no longer counts: copied again"):
+    with pytest.raises(TransientError, match="no longer count: copied again"):
         reader.parts().compared(ranges(), reader.read)
     assert reader.asked == ["r0", "r1"]
     assert ledger.notes.named("compared part of " + TABLE) == {}

@@ -90,7 +90,7 @@ def test_a_put_that_a_reader_would_show_despite_its_marker_is_loaded_only_if_del
 
 
 def test_a_snapshots_file_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnreadableInputError, match="store file /nowhere/aa is gone"):
+    with pytest.raises(UnreadableInputError, match="store file /nowhere/aa no longer exists"):
         loaded(monkeypatch, StoreFile(b"f", "aa", ("/nowhere/aa",), 9))
 
 
@@ -179,7 +179,7 @@ def test_a_table_that_somebody_creates_at_this_moment_is_looked_at_again(monkeyp
         pair=lambda table: TablePair(source="t", target="o"),
     )
     manifest = pb.SnapshotDataManifest(table_schema=SOURCE.schema)
-    with pytest.raises(TransientError, match="somebody created target table o at this moment"):
+    with pytest.raises(TransientError, match="somebody else has just created target table o"):
         history._prepare_table(cast(Run, run), "t", manifest, [])
 
 
@@ -187,7 +187,7 @@ def test_a_family_that_the_target_has_lost_is_named() -> None:
     run = SimpleNamespace(target=SimpleNamespace(describe=lambda table: new_table(table, {"g": {}})))
     route = cast(Route, SimpleNamespace(tables={"t": "o"}))
     regions = [SnapshotRegion("r", b"", b"", (StoreFile(b"f", "aa", ("/aa",), 9),))]
-    with pytest.raises(UsageError, match="target table o has lost family f, of which the snapshot of t has files"):
+    with pytest.raises(UsageError, match="target table o has lost family f, but the snapshot of t has files of it"):
         history._load(cast(Run, run), None, route, "t", "/staging", regions)
 
 

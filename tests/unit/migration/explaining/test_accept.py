@@ -52,7 +52,7 @@ def test_all_takes_no_row_that_nothing_explains(run: RunLedger) -> None:
     assert [item.row for item in waiting(run, TABLE)] == [b"1"]
     assert [item.row for item in accept(run, TABLE, None, "a cache", "kim")] == [b"1"]
     assert weights(run) == (1, 0, 1)
-    with pytest.raises(UsageError, match="accepted only one by one, with --row"):
+    with pytest.raises(UsageError, match="accept them one by one with --row"):
         accept(run, TABLE, None, "the others too", "kim")
 
 

@@ -305,7 +305,7 @@ def test_what_nothing_explains_stays_unexplained_if_files_that_may_show_why_were
     assert kept is not None
     assert let_go is not None
     assert (kept.kind, let_go.kind) == (UNEXPLAINED, UNEXPLAINED)
-    assert "no longer exist since they were applied" in let_go.detail
+    assert "were deleted after they were applied" in let_go.detail
     assert kept.fingerprint == let_go.fingerprint
 
 
@@ -335,7 +335,7 @@ def test_what_a_rejected_late_bulk_load_may_have_brought_is_not_in_the_log_whate
     hidden = explained([put(5), marker(6)], [put(5)], RowLog(SINCE, UNTIL, late_load=True))
     assert (loaded and loaded.kind, hidden and hidden.kind) == (NOT_IN_LOG, NOT_IN_LOG)
     assert loaded is not None
-    assert "a bulk load that came late and was rejected may have brought it" in loaded.detail
+    assert "a late bulk load that was rejected may have brought it" in loaded.detail
     lost = explained([put(2_000)], [], RowLog(SINCE, UNTIL, {put(2_000): 7}, late_load=True))
     assert lost is not None
     assert lost.kind == UNEXPLAINED

@@ -81,7 +81,7 @@ def test_a_row_whose_clients_are_not_known_says_so() -> None:
     found = explained([put(5)], [], RowLog(SINCE, UNTIL), clients=Clients(OPENED, OPENED, unread="a log is gone"))
     assert found is not None
     assert found.kind == UNEXPLAINED
-    assert "whether a client did it is not known: a log is gone" in found.detail
+    assert "it is unknown whether a client did it: a log is gone" in found.detail
 
 
 def test_a_stranger_that_a_clients_delete_uncovers_is_unexplained() -> None:

@@ -129,7 +129,7 @@ def test_a_file_that_was_deleted_before_it_was_read_to_its_end_is_a_gap_of_its_s
     wal.write(3, written(b"lost or not"))
     wal.write(7, written(b"there"), server=OTHER)
     news, after, gaps = wal.read(place)
-    assert gaps == {SERVER: f"WAL file {group()}.2 no longer exists, and was read up to byte {end} only"}
+    assert gaps == {SERVER: f"WAL file {group()}.2 no longer exists, and was read only up to byte {end}"}
     assert rows(news) == {("t", b"there")}
     assert set(after.groups[group()].open) == {3}  # the next look goes on from where this one found the end
     assert wal.read(after)[2] == {}

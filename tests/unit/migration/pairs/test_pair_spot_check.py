@@ -134,7 +134,7 @@ def test_a_row_that_differs_for_the_second_reader_alone_makes_the_pass_differ_un
     pair.there[b"b"] = SHOWN
     assert pair.one_pass().differing_rows == 0
     pair.asked.clear()
-    assert pair.one_pass().second_reader["why"] == "the pass has read none"
+    assert pair.one_pass().second_reader["why"] == "the pass has read no rows"
     assert pair.asked[1] == []
 
 

@@ -78,7 +78,7 @@ def test_a_plan_counts_only_rows_that_can_be_repaired(run: Run, monkeypatch: pyt
     names = planned(monkeypatch, Planned(b"a", None, "clients have written to the row"))
     found = ask(run, TABLE, names, dry_run=True)
     assert found.ways[0].rows == 0
-    with pytest.raises(SidesDifferError, match="1 row of move-1 cannot be repaired as things are"):
+    with pytest.raises(SidesDifferError, match="1 row of move-1 cannot be repaired now"):
         found.require_all()
     assert ask(run, None, dry_run=True).lines() == ["no row of move-1 is known to differ"]
 
@@ -93,10 +93,10 @@ def test_what_was_repaired_is_told_without_a_plan(run: Run, monkeypatch: pytest.
 
 
 def test_a_run_that_is_over_and_rows_of_no_table_are_refused(run: Run) -> None:
-    with pytest.raises(UsageError, match="say of which --table the rows are"):
+    with pytest.raises(UsageError, match="name the table of the rows with --table"):
         ask(run, None, ["a"])
     with pytest.raises(UsageError, match="has no table 'nothing'"):
         ask(run, "nothing", dry_run=True)
     run.ledger.end("aborted", "kim")
-    with pytest.raises(UsageError, match="only rows of a migration that goes on are repaired"):
+    with pytest.raises(UsageError, match="only rows of an unfinished migration are repaired"):
         ask(run, None)

@@ -119,7 +119,7 @@ def test_nothing_is_repaired_unasked_if_too_many_rows_have_no_explanation(
     monkeypatch.setattr(repairable, "MOST_UNEXPLAINED", 1)
     clusters.kinds = dict.fromkeys((b"a", b"b"), "unexplained")
     left = look(run, {b"a": "1", b"b": "2"}, by_log=False)
-    assert all("nothing is repaired unasked" in why for why in left.values())
+    assert all("no row is repaired without a request" in why for why in left.values())
     assert not clusters.repaired
 
 

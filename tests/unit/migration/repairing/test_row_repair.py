@@ -140,7 +140,7 @@ def test_a_row_with_more_cells_than_are_looked_at_is_refused(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("source", "target", "said"),
     [
-        ([put(5)], [marker(9, 12)], "1 marker that the source does not have hide what it shows: purge"),
+        ([put(5)], [marker(9, 12)], "1 marker that the source does not have hide cells that it shows: purge"),
         ([put(5)], [], "send 1 cell of the source that the target lacks"),
         ([], [put(5)], "delete exactly 1 version that the source does not show, then purge that delete"),
     ],

@@ -152,7 +152,7 @@ def test_a_row_that_differs_speaks_against_a_cutover_unless_it_may_be_under_way(
         )
     ]
     assert look(ledger, {b"a": ""}, unexamined=1) == [
-        ("shop:orders: 1 row differs, and nobody has looked for the reason yet", "wait for the next looks")
+        ("shop:orders: 1 row differs, and the reason has not been looked for yet", "wait for the next looks")
     ]
     assert look(ledger, {}) == []
 
@@ -170,8 +170,8 @@ def test_the_answer_says_what_was_read_what_waits_and_what_is_not_seen(ledger: R
     for part in (
         "7 rows, 3 kB of both sides", "still to be read again: 1 row and 0 ranges",
         "would touch 1 row and 1 range", "the write stop takes 20 s",
-        "what others write at the target is not seen: no right",
-        "2 servers of the source do not tell of writes that skip the log (SKIP_WAL)",
+        "what others write at the target cannot be seen: no right",
+        "2 servers of the source do not report writes that skip the log (SKIP_WAL)",
         "`max_comparison_age` has tables compared as a whole again",
     ):  # fmt: skip
         assert part in text
@@ -183,13 +183,13 @@ def test_what_only_a_whole_comparison_sees_under_recent_is_told_with_the_age_of_
     Seen.change(ledger, lambda seen: replace(seen, recent_ms=recent))
     text, reasons = verified(ledger)
     assert not reasons
-    assert "the last began: shop:lines never; `max_comparison_age`" in text
+    assert "the last of which began: shop:lines never; `max_comparison_age`" in text
     Seen.change(ledger, lambda seen: replace(seen, recent_ms={TABLE: now_ms()}))
     age = duration((now_ms() - made.began_ms) / 1000)
     assert (
-        "servers have counted writes that skip the log (SKIP_WAL), of which only those with a timestamp of their own "
-        "moment are looked for (`unlogged_writes: recent`); older timestamps are seen by whole comparisons only, of "
-        f"which the last began: {TABLE} {age} ago" in verified(ledger)[0]
+        "servers have counted writes that skip the log (SKIP_WAL); only those with a timestamp of their own "
+        "moment are looked for (`unlogged_writes: recent`), and older timestamps are seen only by whole comparisons, "
+        f"the last of which began: {TABLE} {age} ago" in verified(ledger)[0]
     )
 
 
