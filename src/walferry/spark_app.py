@@ -24,7 +24,7 @@ def main(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="source table, for a phase done by table")] = "",
     parent: Annotated[int | None, typer.Option(help="pid of the submitter; the app ends when it does")] = None,
     actor: Annotated[str | None, typer.Option(help="who signs the audit lines; default: the OS user")] = None,
-    through: Annotated[str, typer.Option(help="a later phase: do those up to it as well")] = "",
+    through: Annotated[str, typer.Option(help="a later phase: also do the phases up to it")] = "",
 ) -> None:
     """Do PHASE of RUN: for one source table, or for the whole run."""
 

@@ -238,6 +238,6 @@ def _question(name: str, state: State, ways: Sequence[str]) -> str:
             f"**{state.name}**: {state.cause}",
             f"`walferry report {name}` shows the rows that differ, with the cells of both sides.",
             *(_WAYS[way] for way in ways),
-            "If it is not possible, you are asked again; the board, and the log of the last try, then say why.",
+            "If your choice is not possible, you are asked again; the board and the log of the last try then say why.",
         ]
     )

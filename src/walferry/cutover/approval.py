@@ -78,4 +78,4 @@ def heed_word(run: Run) -> None:
         stop_writes(run, word.by, word.said_ms)
     except WalferryError as error:
         if run.ledger.phases.facts("write_stop") is None:
-            log.warning("that writes have stopped is not recorded yet: %s", error)
+            log.warning("the write stop is not recorded yet: %s", error)

@@ -266,7 +266,7 @@ class HFile:
         sums = struct.unpack_from(f">{-(-size // chunk)}I", block, size)
         for number, stated in enumerate(sums):
             if checksum(block[number * chunk : min((number + 1) * chunk, size)]) != stated:
-                raise self._damaged(offset, f"checksum {number} of a block is not that of its bytes")
+                raise self._damaged(offset, f"checksum {number} of a block does not match its bytes")
 
     def _cells(self, blocks: list[_Block]) -> StoredCells:
         """The cells of data blocks."""
@@ -398,7 +398,7 @@ class HFile:
                 raise DecodeError
             trailer.ParseFromString(message)
         except DecodeError:
-            raise self._damaged(at, "its trailer is no message of HBase's") from None
+            raise self._damaged(at, "its trailer is not an HBase message") from None
         return trailer, at
 
     def _file_info(self, block: _Block) -> Mapping[bytes, bytes]:
@@ -410,7 +410,7 @@ class HFile:
                 raise DecodeError
             info.ParseFromString(message)
         except DecodeError:
-            raise self._damaged(block.offset, "its file info is no message of HBase's") from None
+            raise self._damaged(block.offset, "its file info is not an HBase message") from None
         return {pair.first: pair.second for pair in info.map_entry}
 
     def _refuse_unreadable(self) -> None:

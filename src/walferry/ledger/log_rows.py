@@ -112,7 +112,7 @@ class LogRows:
         if any(file.last > file.number for file in packed):
             name = min(file.name for file in packed if file.last > file.number)
             raise WalferryError(
-                f"WAL file {name} is applied and no longer exists at the source: nothing about it can change",
+                f"WAL file {name} is applied and no longer exists at the source: its record cannot change",
                 run=self._run_id,
                 file=name,
             )

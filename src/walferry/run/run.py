@@ -240,8 +240,8 @@ class Run:
         facts = self.ledger.phases.facts(phase, subject)
         if facts is None:
             raise UsageError(
-                f"this needs {f'{phase} {subject}'.strip()} of run {self.run_id}, which is not done, or no longer: "
-                f"do that first: clear its task in Airflow, or `walferry resume {self.record.name}`",
+                f"this needs {f'{phase} {subject}'.strip()} of run {self.run_id}, which is not done, or no longer. "
+                f"Do that first: clear its task in Airflow, or `walferry resume {self.record.name}`",
                 run=self.run_id, phase=phase, subject=subject,
             )  # fmt: skip
         return facts

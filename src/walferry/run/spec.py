@@ -186,7 +186,7 @@ class Options(BaseModel):
 
     apply: Literal["auto", "bulk"] | WriterKind = Field(
         default="auto",
-        title="Way in which edits are applied",
+        title="How edits are applied",
         description="auto: by rpc, or in bulk where there is much log. bulk: as HFiles. thrift: without tags; "
         "then no table can be copied again.",
     )

@@ -143,7 +143,7 @@ def test_until_a_table_is_copied_again_no_gate_opens_and_afterwards_it_is_compar
     first, second = said.stdout.splitlines()
     assert first.startswith(f"would empty {table} at the target: "), said.stderr
     assert second.startswith(f"would copy 4 regions of {table} again: ")
-    assert second.endswith("(at least what its last comparison took to read it)")
+    assert second.endswith("(at least as long as its last comparison took to read it)")
     done = json.loads(command("copy-again", run, table, "--json").stdout)
     assert (done["regions"], done["target"]) == (4, table)
     assert done["cells"] >= len(ROWS)

@@ -147,7 +147,7 @@ def idle_state(
         step = (
             ""
             if quiet < BETWEEN_SECONDS
-            else f"look at the DAG run: if the task for {due} does not wait its turn, clear it"
+            else f"look at the DAG run: if the task for {due} is not waiting for its turn, clear it"
         )
         return state_at("between phases", f"{ended}, and {due} has not begun", last, run, step)
     cause = f"{label(last)} ended {quiet / 60:.0f} min ago, and no process has worked on the run since"

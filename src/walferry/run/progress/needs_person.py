@@ -64,14 +64,14 @@ def failure_state(
         return _undecided(ledger, run, newest)
     shut = newest.phase == "check_drain" or newest.error_class in ("GateShutError", "SidesDifferError")
     name: StateName = "gate shut" if shut else "failed"
-    next_step = f"fix what it names, then {again_by(run, newest.phase)}"
+    next_step = f"fix what the cause names, then {again_by(run, newest.phase)}"
     if newest.error_class == "SidesDifferError":
         again = again_by(run, "compare" if newest.phase == "check_drain" else newest.phase)
         next_step = f"{way_on_if_rows_differ(ledger, [])}; then {again}"
     elif shut and newest.phase == "approve" and live and not in_airflow(run):
         next_step = f"{DO_WHAT_IT_SAYS}. The question is then asked again"
     elif shut and (missing := undecided(ledger)):
-        next_step = f"{way_on(ledger, missing)}; fix what else it names, then {again_by(run, newest.phase)}"
+        next_step = f"{way_on(ledger, missing)}; fix what else the cause names, then {again_by(run, newest.phase)}"
     return state_at(name, f"{label(newest)}: {newest.message}", newest, run, next_step, failed=True)
 
 

@@ -66,7 +66,7 @@ def expected_repair(ledger: RunLedger, table: str, rows: int, regions: int, regi
     known = repaired(ledger)
     if not rows:
         return Expected(0.0, "nothing is to be repaired")
-    seconds, basis = 0.0, ["as repairs took in this run"]
+    seconds, basis = 0.0, ["estimated from this run's repairs"]
     if known.rows:
         seconds = rows * known.row_seconds / known.rows
     elif not regions:
@@ -91,12 +91,12 @@ def expected_copy_again(ledger: RunLedger, table: str, source_bytes: int) -> Exp
     two estimates: by the rate of its first copy, and by its last comparison, which reads the same cells."""
     before = copied(ledger).get(table)
     if before is not None and before.seconds:
-        return Expected(before.seconds, "as it took the last time")
+        return Expected(before.seconds, "as long as the last time")
     found = []
     if (rate := _copy_rate(ledger, table)) is not None:
         found.append(Expected(round(source_bytes / rate, 1), f"at the {rate / 1e6:.0f} MB/s of its first copy"))
     if (seconds := comparing_seconds(ledger, table)) is not None:
-        found.append(Expected(seconds, "at least what its last comparison took to read it"))
+        found.append(Expected(seconds, "at least as long as its last comparison took to read it"))
     if not found:
         return Expected(None, "its first copy gives no rate, and it has not been compared in this run")
     return max(found, key=lambda one: one.seconds or 0.0)

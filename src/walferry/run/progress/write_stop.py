@@ -66,7 +66,9 @@ class ExpectedStop:
         """The estimate as a clause."""
         if self.seconds is None:
             return f"unknown: {self.unknown}"
-        return f"about {self.seconds:.0f} s ({self.least:.0f} to {self.most:.0f} s), as its steps took in this run"
+        return (
+            f"about {self.seconds:.0f} s ({self.least:.0f} to {self.most:.0f} s), estimated from its steps in this run"
+        )
 
 
 _COMPARING = "comparing took"

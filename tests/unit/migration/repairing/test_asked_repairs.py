@@ -64,7 +64,7 @@ def test_a_plan_tells_what_repairing_costs_beside_copying_the_table_again(
     note_repaired(run.ledger, Repaired(rows=2, row_seconds=4.0, regions=1, region_bytes=1_000_000, region_seconds=1.0))
     facts: dict[str, Any] = ask(run, TABLE, names, dry_run=True).facts()
     assert facts["dry_run"]
-    assert facts["ways"][0]["repair"] == {"seconds": 8.0 + 1.0, "basis": "as repairs took in this run"}
+    assert facts["ways"][0]["repair"] == {"seconds": 8.0 + 1.0, "basis": "estimated from this run's repairs"}
     assert [row["row"] for row in facts["rows"]] == names
 
 

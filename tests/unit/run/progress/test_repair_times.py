@@ -70,7 +70,8 @@ def test_before_the_first_compaction_regions_go_by_the_first_copy(
     assert expected_repair(ledger, TABLE, 1, 1, 50_000_000).seconds is None
     copied_first(ledger, monkeypatch)
     found = expected_repair(ledger, TABLE, 1, 1, 50_000_000)
-    assert found == Expected(6.0, "as repairs took in this run; compactions at the 10 MB/s of the table's first copy")
+    basis = "estimated from this run's repairs; compactions at the 10 MB/s of the table's first copy"
+    assert found == Expected(6.0, basis)
 
 
 def test_before_the_first_row_was_repaired_regions_tell_what_it_takes_at_least(
@@ -90,7 +91,7 @@ def test_copying_again_takes_the_longer_of_what_the_first_copy_and_the_last_comp
     assert expected_copy_again(ledger, TABLE, 200_000_000) == Expected(20.0, "at the 10 MB/s of its first copy")
     note_comparing(ledger, TABLE, 65.0)
     found = expected_copy_again(ledger, TABLE, 200_000_000)
-    assert found.describe() == "about 1 min 05 s (at least what its last comparison took to read it)"
+    assert found.describe() == "about 1 min 05 s (at least as long as its last comparison took to read it)"
 
 
 @pytest.mark.parametrize("copy", [{"attempts": 2}, {"size": 5_000}])
@@ -106,4 +107,4 @@ def test_a_table_that_was_copied_again_takes_as_long_the_next_time(ledger: RunLe
     done = Copying("kim", "", 1, (1, 2), True, rest=None, cells=7, size=9, seconds=12.34)
     done.begin(ledger, TABLE)
     end_copying(ledger, TABLE, done, lambda connection: None)
-    assert expected_copy_again(ledger, TABLE, 5) == Expected(12.3, "as it took the last time")
+    assert expected_copy_again(ledger, TABLE, 5) == Expected(12.3, "as long as the last time")
