@@ -54,7 +54,9 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("end_fence", "roll all WALs once more: replay ends here", ("replay", "write_stop")),
         Phase("drain", "apply the rest of the log up to the end fence", ("end_fence",), spark=True),
         Phase(
-            "open_target", "compare what was written since the last comparison; if equal, clients may go on", ("drain",)
+            "open_target",
+            "compare what was written since the last comparison; if equal, clients may use the target",
+            ("drain",),
         ),
         Phase("compare", "compare both sides, region by region", ("open_target",), by_table=True, spark=True),
         Phase("check_drain", "the last gate: any gap, late edit or unexplained difference?", ("drain", "compare")),

@@ -88,7 +88,7 @@ def test_a_log_that_its_key_opens_is_read_whatever_is_said_of_it(monkeypatch: py
             f"codec of Phoenix, {PHOENIX_CODEC}: only logs",
         ),
         (header(cell_codec_cls_name="org.example.Codec"), "unknown codec, org.example.Codec"),
-        (header(writer_cls_name="ExampleWriter"), "unknown writer, ExampleWriter: those of Async"),
+        (header(writer_cls_name="ExampleWriter"), "unknown writer, ExampleWriter: only those of Async"),
         (Compressor(value=bytes, algorithm=0).header, "values compressed by LZO: set hbase.regionserver.wal.value"),
         (b"PAR1", "it does not begin with PWAL"),
     ],
