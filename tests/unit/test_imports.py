@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "walferry"
-GROUND = {"errors", "amounts", "clock", "load", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
+GROUND = {"errors", "amounts", "clock", "request_meter", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "amounts": set(),
     "clock": set(),
-    "load": {"clock"},
+    "request_meter": {"clock"},
     "background": set(),
     "refusals": set(),
     "settings": {"errors"},
     "formats": {"errors"},
-    "storage": {"errors", "load", "background"},
+    "storage": {"errors", "request_meter", "background"},
     "ledger": {"errors", "amounts", "clock", "refusals"},
-    "hbase": {"errors", "clock", "load", "formats"},
+    "hbase": {"errors", "clock", "request_meter", "formats"},
     "wal": {"errors", "settings", "formats", "storage", "hbase"},
     "snapshots": {"errors", "background", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"} | {"background", "settings"},
@@ -81,7 +81,7 @@ WHAT = {
     "errors": "the base errors: each carries its facts and an exit code; a TransientError may pass by itself",
     "amounts": "amounts in sentences for people: `1 row differs`, `3 rows differ`",
     "clock": "the clocks: one for recorded times, one for deadlines",
-    "load": "requests to a cluster: counted by service, and kept to the rates that the spec allows",
+    "request_meter": "requests to a cluster: counted by service, and kept to the rates that the spec allows",
     "background": "work in other threads, and what threads share",
     "refusals": "the kinds of refusal, and the wildcards for table and region, for appliers, ledger and board",
     "settings": "every variable of the environment, by reader: type, default, range, description",

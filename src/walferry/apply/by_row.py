@@ -34,7 +34,7 @@ from walferry.formats.cells import Bytes, CellType, Int32s, binary_column, cut_c
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
 from walferry.spark.fan_out import fan_out, job
-from walferry.spark.request_counts import handing_over
+from walferry.spark.worker_requests import handing_over
 from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 

@@ -43,7 +43,7 @@ from walferry.formats.order import (
 )
 from walferry.formats.wal import EntryBatch
 from walferry.spark.fan_out import fan_out, job
-from walferry.spark.request_counts import handing_over
+from walferry.spark.worker_requests import handing_over
 from walferry.wal.files import WalFile
 
 RUN_BYTES = 64 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from walferry.errors import UsageError
-from walferry.load import Meter, RequestRates, meter_of
+from walferry.request_meter import Meter, RequestRates, meter_of
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from walferry.clock import steady_s
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import Authenticate, Simple
 from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, RequestTooBigError, remote_error
-from walferry.load import Meter, Service
+from walferry.request_meter import Meter, Service
 
 # Keeps tags; HBase's default KeyValueCodec drops them.
 CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"

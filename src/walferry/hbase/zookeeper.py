@@ -23,7 +23,7 @@ from kazoo.retry import KazooRetry, RetryFailedError
 from walferry.errors import DamagedInputError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.errors import AccessDeniedError, ServerGoneError, ZooKeeperError
-from walferry.load import Meter, Service
+from walferry.request_meter import Meter, Service
 
 CONNECT_TIMEOUT_S = 10
 _WRAPPER = 0xFF

@@ -42,7 +42,7 @@ DifferenceKind = Literal[
     "changed-since-opening",
     "unexplained",
 ]
-"""Why a row differs (walferry/migration/explaining/explain.py)."""
+"""Why a row differs (walferry/migration/explaining/difference_classes.py)."""
 
 RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")
 """The states in the order in which a range passes through them. A range never moves back."""

@@ -14,7 +14,7 @@ from walferry.errors import WalferryError
 from walferry.ledger import AcceptedDifference, AuditHead, ComparedTable, PhaseRecord, RangeComparison, RunLedger
 from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
 from walferry.migration.explaining.accept import DifferenceShown, difference_facts
-from walferry.migration.explaining.explain import WORST_FIRST
+from walferry.migration.explaining.difference_classes import WORST_FIRST
 from walferry.migration.report_model import (
     CopiedAgain,
     CoverageReport,

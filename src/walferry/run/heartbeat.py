@@ -19,7 +19,7 @@ from walferry import clock
 from walferry.background import beside
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import RunLedger
-from walferry.load import Rates, counted
+from walferry.request_meter import Rates, counted
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from pydantic import (
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
-from walferry.load import RequestRates
+from walferry.request_meter import RequestRates
 from walferry.storage import open_file_system
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from walferry.background import begun, beside
 from walferry.errors import TransientError, WalferryError
 from walferry.spark.byte_counts import collecting, counting, counting_here
-from walferry.spark.request_counts import handing_over
+from walferry.spark.worker_requests import handing_over
 
 log = logging.getLogger(__name__)
 

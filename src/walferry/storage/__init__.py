@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from walferry.errors import UsageError
-from walferry.load import Meter
+from walferry.request_meter import Meter
 from walferry.storage.filesystem import FileStatus, FileSystem, PermissionDeniedError, QuotaExceededError
 from walferry.storage.local import Local
 

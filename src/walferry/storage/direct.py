@@ -22,7 +22,7 @@ import hdfs_native
 
 from walferry.background import OneByOne, begun
 from walferry.errors import TransientError
-from walferry.load import Meter, Service
+from walferry.request_meter import Meter, Service
 from walferry.storage.webhdfs import WebHdfs
 
 CHUNK_BYTES = 1 << 19

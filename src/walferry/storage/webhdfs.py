@@ -15,7 +15,7 @@ import tenacity
 import urllib3
 
 from walferry.errors import TransientError, WalferryError
-from walferry.load import Meter, Service
+from walferry.request_meter import Meter, Service
 from walferry.storage.filesystem import FileStatus, PermissionDeniedError, QuotaExceededError
 
 CHUNK_BYTES = 1 << 20

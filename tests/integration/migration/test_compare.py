@@ -16,7 +16,13 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration.comparing.compare import compare
 from walferry.migration.explaining.accept import accept
-from walferry.migration.explaining.explain import EXPIRED_OVERWRITE, HISTORY, IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
+from walferry.migration.explaining.difference_classes import (
+    EXPIRED_OVERWRITE,
+    HISTORY,
+    IN_FLIGHT,
+    NOT_IN_LOG,
+    UNEXPLAINED,
+)
 from walferry.replay.rounds.follower import replay
 from walferry.run.run import Run
 

@@ -18,7 +18,6 @@ from walferry.apply import by_group
 from walferry.embedded.cluster import MiniCluster
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
-from walferry.load import Service, counted
 from walferry.replay.log import cut
 from walferry.replay.pieces import bulk_pieces
 from walferry.replay.rights import dirty
@@ -28,6 +27,7 @@ from walferry.replay.rounds import open_logs as following
 from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.replay.rounds.rounds import drain, run_round
+from walferry.request_meter import Service, counted
 from walferry.run.notes.sent_early import sent_early
 from walferry.run.progress.lag import ahead_of, lag_by_group, lag_of
 from walferry.run.run import Run

@@ -18,7 +18,7 @@ from walferry.hbase.mutate import Cell, delete_column, delete_version
 from walferry.hbase.thrift import connect
 from walferry.migration.comparing.compare import TableComparison, compare
 from walferry.migration.comparing.spot_check import ONLY_SECOND, spot_check
-from walferry.migration.explaining import classify_rows
+from walferry.migration.explaining import explain_rows
 from walferry.migration.explaining.accept import accept
 from walferry.migration.report import compared_tables
 from walferry.migration.sides import digest
@@ -124,7 +124,7 @@ def test_verify_fails_by_rows_that_only_the_second_reader_finds(
     spoil(moved, b"r43", b"spoilt")
     with monkeypatch.context() as patch:
         patch.setattr(digest, "scans", lambda pair: (scans(pair)[0], scans(pair)[0]))
-        patch.setattr(classify_rows, "shared_client", lambda _: shared_client(moved.source_address()))
+        patch.setattr(explain_rows, "shared_client", lambda _: shared_client(moved.source_address()))
         with pytest.raises(SidesDifferError, match="source and target differ"):
             verify(moved.record.name, as_json=True, ledger=moved.ledger.whole.url)
     [facts] = json.loads(capsys.readouterr().out)

@@ -19,8 +19,8 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from walferry.errors import GapError, TransientError
-from walferry.load import RequestRates, Service, counted, meter_of
 from walferry.pipeline import retry_work
+from walferry.request_meter import RequestRates, Service, counted, meter_of
 from walferry.spark import fan_out as items
 from walferry.spark.byte_counts import count_bytes
 from walferry.spark.fan_out import WorkerLostError, fan_out
@@ -173,7 +173,7 @@ def test_a_job_whose_jvm_is_killed_is_nothing_for_this_process_to_repeat(tmp_pat
 
 KILLED_JVM = """
 import threading, time
-from walferry.load import RequestRates, Service, counted, meter_of
+from walferry.request_meter import RequestRates, Service, counted, meter_of
 from walferry.pipeline import retry_work
 from walferry.process import set_up_logging
 from walferry.spark import fan_out as items

@@ -14,7 +14,7 @@ from walferry.embedded.cluster import MiniCluster
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
-from walferry.load import Meter, RequestRates, Service, counted
+from walferry.request_meter import Meter, RequestRates, Service, counted
 from walferry.storage import PermissionDeniedError, QuotaExceededError, WebHdfs, open_file_system, open_hdfs
 
 pytestmark = pytest.mark.cluster

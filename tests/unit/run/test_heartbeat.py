@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from walferry.ledger import Ledger, RunLedger
-from walferry.load import Meter, RequestRates, Service
+from walferry.request_meter import Meter, RequestRates, Service
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, RunBusyError, alive, beating, gone, this_process
 from walferry.run.progress.requests import RequestRate, requests_of

@@ -13,7 +13,7 @@ from walferry.errors import GapError, TransientError, WalferryError, is_transien
 from walferry.ledger import Ledger
 from walferry.ledger.phases import SupersededError
 from walferry.ledger.rows import RunKind
-from walferry.load import RequestRates
+from walferry.request_meter import RequestRates
 from walferry.run.phases import Phase, phase_of, phases_of, steps
 from walferry.run.progress.state import state_of
 from walferry.run.run import PhaseNotReadyError, Run

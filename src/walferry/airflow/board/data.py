@@ -33,7 +33,7 @@ from walferry.ledger.columns import to_json
 from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import RANGE_STATES
 from walferry.migration.explaining.accept import difference_facts
-from walferry.migration.explaining.explain import WORST_FIRST
+from walferry.migration.explaining.difference_classes import WORST_FIRST
 from walferry.migration.repairing.repairable import repairable
 from walferry.migration.report import summary
 from walferry.migration.report_model import Report

@@ -2,7 +2,7 @@
 
 Both sides of a row range are read raw in parallel, from snapshots (`stored_sides`) or by scans. One function resolves
 both at one moment, and the visible cells are compared: row, family, qualifier, timestamp, type, value, tags (`digest`).
-`classify_rows` finds out why rows differ.
+`explain_rows` finds out why rows differ.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from walferry.ledger import ComparedTable, Difference, RangeComparison
 from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
 from walferry.ledger.rows import Purpose
 from walferry.migration.comparing.parts import Parts, Start, drop_parts
-from walferry.migration.explaining.classify_rows import EQUAL_NOW, explain
-from walferry.migration.explaining.explain import IN_FLIGHT, UNEXPLAINED
+from walferry.migration.explaining.difference_classes import IN_FLIGHT, UNEXPLAINED
+from walferry.migration.explaining.explain_rows import EQUAL_NOW, explain
 from walferry.migration.sides.digest import (
     SHOWN_ROWS,
     Outcome,

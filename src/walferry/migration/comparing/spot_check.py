@@ -28,8 +28,8 @@ from walferry.migration.comparing.second_reader import (
     still_differ,
 )
 from walferry.migration.comparing.written_rows import rows_by_file
-from walferry.migration.explaining.classify_rows import EQUAL_NOW, explain
-from walferry.migration.explaining.explain import IN_FLIGHT, UNEXPLAINED, WRITTEN_SINCE
+from walferry.migration.explaining.difference_classes import IN_FLIGHT, UNEXPLAINED, WRITTEN_SINCE
+from walferry.migration.explaining.explain_rows import EQUAL_NOW, explain
 from walferry.replay.log.cut import as_listed
 from walferry.run.notes.spot_check import SpotCheck, last_spot_check, note_spot_check, why_none
 from walferry.run.run import Run

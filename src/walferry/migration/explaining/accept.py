@@ -18,7 +18,7 @@ from walferry.hbase.rowkey import parse_row, shown_row
 from walferry.ledger import AcceptedDifference, Difference, RunLedger
 from walferry.ledger.comparisons import Decision, decision, lacks_explanation, needs_decision
 from walferry.ledger.rows import DifferenceKind
-from walferry.migration.explaining.explain import UNEXPLAINED
+from walferry.migration.explaining.difference_classes import UNEXPLAINED
 from walferry.run.notes.last_comparison import comparisons_of_phase
 from walferry.run.recorded_spec import source_tables
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from walferry.clock import CLOCKS_APART_MS
 from walferry.errors import WalferryError, is_transient
-from walferry.migration.explaining.explain import Clients
+from walferry.migration.explaining.difference_classes import Clients
 from walferry.migration.sides.row_sides import Bounds, Cell, cells_of
 from walferry.migration.touching.touched import Seen
 from walferry.run.facts import opened_ms

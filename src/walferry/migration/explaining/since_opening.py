@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from walferry.clock import now_ms
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import DifferenceKind
-from walferry.migration.explaining.explain import EXPIRED_OVERWRITE, HISTORY, SNAPSHOT_MARKER
+from walferry.migration.explaining.difference_classes import EXPIRED_OVERWRITE, HISTORY, SNAPSHOT_MARKER
 from walferry.migration.sides.fragile_rows import NONE, RowSpans
 from walferry.migration.sides.store_files import NO_STORES, Changed, Files, Stores, store_files_at
 from walferry.run.facts import opened_ms

@@ -26,15 +26,15 @@ from walferry.errors import DamagedInputError, GapError, WalferryError
 from walferry.formats.cells import binary_column, cells_to_arrow
 from walferry.formats.entries import index_entry_cells
 from walferry.hbase.address import ClusterAddress
-from walferry.migration.explaining.explain import RowLog
+from walferry.migration.explaining.difference_classes import RowLog
 from walferry.migration.sides.row_sides import Bounds, Cell, Compressed, Question, Room, cells_of
 from walferry.replay.log.cut import as_listed
 from walferry.run.facts import fence_facts
 from walferry.run.run import Run
 from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import fan_out, job
-from walferry.spark.request_counts import handing_over
 from walferry.spark.session import session_for
+from walferry.spark.worker_requests import handing_over
 from walferry.wal.files import Place, WalFile, list_wals
 from walferry.wal.open import Until, edits_of, open_wal
 

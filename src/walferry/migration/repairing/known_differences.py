@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from walferry.ledger import Difference
-from walferry.migration.explaining.classify_rows import EQUAL_NOW, explain
-from walferry.migration.explaining.explain import IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
+from walferry.migration.explaining.difference_classes import IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
+from walferry.migration.explaining.explain_rows import EQUAL_NOW, explain
 from walferry.migration.explaining.wal_lookup import log_bytes
 from walferry.migration.repairing.repair import is_unfinished, repair
 from walferry.migration.repairing.repairable import repairable, why_not

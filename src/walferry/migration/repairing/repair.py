@@ -36,7 +36,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.ledger import RepairedRow, RunLedger
 from walferry.migration.explaining.client_writes import edits_of_clients
-from walferry.migration.explaining.explain import Clients
+from walferry.migration.explaining.difference_classes import Clients
 from walferry.migration.repairing.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
 from walferry.migration.sides.row_sides import Bounds
 from walferry.migration.sides.stored_sides import rules_of

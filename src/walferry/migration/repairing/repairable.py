@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from walferry.ledger import Difference
 from walferry.ledger.comparisons import Decision, decision
-from walferry.migration.explaining.explain import (
+from walferry.migration.explaining.difference_classes import (
     CHANGED_SINCE,
     IN_FLIGHT,
     LEFT_OUT,

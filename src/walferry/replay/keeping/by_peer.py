@@ -16,9 +16,9 @@ from walferry.clock import now_ms
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.peers import PINNING_ENDPOINT
 from walferry.ledger.rows import ClusterObject
-from walferry.load import unhindered_s
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import retention_now
+from walferry.request_meter import unhindered_s
 from walferry.run.progress.exposure import Exposure, note_exposure
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, list_live, list_wals

@@ -28,9 +28,9 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import LogPosition, SeenFile
-from walferry.load import unhindered_s
 from walferry.replay.keeping.protect import not_applied, take_stock, way_of
 from walferry.replay.log.idle import idle_servers
+from walferry.request_meter import unhindered_s
 from walferry.run.facts import FenceFacts, Lines, keep_lines
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name

@@ -1,4 +1,4 @@
-"""Which server has each region, as the open logs show, and so which entries have a known order.
+"""Which entries of open logs may be sent: those whose order is known, since the logs show which server has each region.
 
 At a cut each region that stands still is open on one server, whose log has all of the region's later edits in order.
 The log itself shows a move: the old server writes a closing, the new one an opening, and the region's numbers rise

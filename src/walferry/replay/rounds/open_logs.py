@@ -65,9 +65,9 @@ from walferry.replay.quarantine import held_regions
 from walferry.replay.rights.applying import is_paused
 from walferry.replay.rights.dirty import UnmarkedRowsError
 from walferry.replay.rights.lease import LeaseLostError, OutcomeUnknownError
-from walferry.replay.rounds.early import Early, sent_before
 from walferry.replay.rounds.handover import Handover
 from walferry.replay.rounds.open_tail import OpenTail
+from walferry.replay.rounds.sent_before_batch import Early, sent_before
 from walferry.run.facts import Lines
 from walferry.run.notes.sent_early import SentEarly, note_sent, sent_early
 from walferry.run.progress.lag import Ahead, ahead_of, keep_ahead

@@ -36,8 +36,8 @@ from walferry.replay.rights.applying import applying, fence_of, shared_by_worker
 from walferry.replay.rounds.batch import begin_batch, continue_batch
 from walferry.replay.rounds.batch_work import Batch
 from walferry.replay.rounds.completeness import check_complete
-from walferry.replay.rounds.early import sent_before, sent_earlier
 from walferry.replay.rounds.open_logs import OpenLogs
+from walferry.replay.rounds.sent_before_batch import sent_before, sent_earlier
 from walferry.run.facts import Lines, fence_facts, kept_lines
 from walferry.run.run import Run
 from walferry.wal.files import WalFile, parse_wal_name

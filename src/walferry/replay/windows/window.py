@@ -35,7 +35,7 @@ from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay.log.cut import await_archive, cut_log, record_seen
 from walferry.replay.log.lineage import FamiliesOf, created, families_of, trace
 from walferry.replay.log.settled import OtherRuns, appliers, look_at_others, reads, require_no_overlap
-from walferry.replay.log.window_log import covering, known_files, missing_ranges, window_of
+from walferry.replay.log.span_files import covering, known_files, missing_ranges, window_of
 from walferry.replay.pieces.bulk_pieces import bulk_faults
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of
 from walferry.replay.rights.applying import applying, shared_by_workers

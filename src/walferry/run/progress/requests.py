@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from walferry.ledger import RunLedger
-from walferry.load import Service
+from walferry.request_meter import Service
 from walferry.run.heartbeat import requests_per_second
 from walferry.run.recorded_spec import options_of, source_of, target_of
 from walferry.run.spec import Cluster

@@ -20,8 +20,8 @@ from walferry.hbase.address import ClusterAddress
 from walferry.ledger import ComparedTable, Difference, Ledger
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration.comparing import compare
-from walferry.migration.explaining import classify_rows
-from walferry.migration.explaining.explain import IN_FLIGHT, NOT_IN_LOG, RowLog
+from walferry.migration.explaining import explain_rows
+from walferry.migration.explaining.difference_classes import IN_FLIGHT, NOT_IN_LOG, RowLog
 from walferry.migration.explaining.wal_lookup import RowLogs
 from walferry.migration.sides.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair
 from walferry.migration.sides.row_sides import Bounds, Compressed, RowSides
@@ -175,9 +175,9 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         asked.append((len(questions), rest[-1]))
         return RowLogs(RowLog(1_000, 9_000), {})
 
-    monkeypatch.setattr(classify_rows, "fan_out", read_again)
-    monkeypatch.setattr(classify_rows, "look_up", look_up)
-    monkeypatch.setattr(classify_rows, "rules_of", lambda descriptor: {b"f": FamilyRules(1, 0, None)})
+    monkeypatch.setattr(explain_rows, "fan_out", read_again)
+    monkeypatch.setattr(explain_rows, "look_up", look_up)
+    monkeypatch.setattr(explain_rows, "rules_of", lambda descriptor: {b"f": FamilyRules(1, 0, None)})
     monkeypatch.setattr(compare, "_began", lambda *_: ComparedTable("t", 0, "verify", 0, 0, "", 9_000, 9_000, 0))
     monkeypatch.setattr(compare, "_both_sides", lambda *_: ([], []))
     monkeypatch.setattr(compare, "_differing", lambda *_: (len(rows), rows))
@@ -208,7 +208,7 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
     """Hole: what was applied while a comparison waited, and was lost, counted as under way."""
     begun: list[str] = []
     asked: list[tuple[set[str], int]] = []
-    monkeypatch.setattr(classify_rows, "rules_of", lambda descriptor: {})
+    monkeypatch.setattr(explain_rows, "rules_of", lambda descriptor: {})
     monkeypatch.setattr(compare, "_began", lambda *_: ComparedTable("t", 0, "verify", 0, 0, "", 1_000, 1_000, 0))
     monkeypatch.setattr(compare, "_both_sides", lambda *_: ([pair("a")], [outcome([b"row"])]))
     monkeypatch.setattr(compare, "is_followed", lambda run: True)
@@ -224,8 +224,8 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
         return RowLogs(RowLog(1_000, 9_000), {})
 
     monkeypatch.setattr(compare, "_read_until_settled", settled)
-    monkeypatch.setattr(classify_rows, "_read_again", lambda run, spark, table, rows, *_: dict.fromkeys(rows))
-    monkeypatch.setattr(classify_rows, "look_up", look_up)
+    monkeypatch.setattr(explain_rows, "_read_again", lambda run, spark, table, rows, *_: dict.fromkeys(rows))
+    monkeypatch.setattr(explain_rows, "look_up", look_up)
 
     def applied_for(table: str, *, verified: bool = False) -> set[str]:
         return set() if verified else {"before", *begun}

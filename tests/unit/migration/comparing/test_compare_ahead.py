@@ -24,7 +24,7 @@ from walferry.ledger import Ledger
 from walferry.migration.comparing import compare_ahead
 from walferry.migration.comparing.compare_ahead import _Pace, look
 from walferry.migration.comparing.written_rows import TouchedRows
-from walferry.migration.explaining.explain import UNEXPLAINED
+from walferry.migration.explaining.difference_classes import UNEXPLAINED
 from walferry.migration.touching import touched
 from walferry.migration.touching.equality import standing_comparison
 from walferry.replay.rights import dirty

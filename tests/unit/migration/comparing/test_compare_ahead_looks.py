@@ -21,7 +21,7 @@ from walferry.migration.comparing.compare_ahead import _Pace, look
 from walferry.migration.comparing.parts import ComparisonStoppedError
 from walferry.migration.comparing.written_rows import TouchedRows
 from walferry.migration.explaining.accept import accept_named
-from walferry.migration.explaining.explain import UNEXPLAINED
+from walferry.migration.explaining.difference_classes import UNEXPLAINED
 from walferry.migration.repairing.known_differences import RepairMeans, StillDiffering
 from walferry.replay.rights import dirty
 from walferry.replay.rights.standstill import Standstill

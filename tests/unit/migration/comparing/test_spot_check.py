@@ -19,7 +19,7 @@ from walferry.ledger.rows import DifferenceKind, Purpose
 from walferry.migration.comparing import spot_check as module
 from walferry.migration.comparing.compare import TableComparison
 from walferry.migration.comparing.spot_check import ONLY_SECOND, UNREAD, spot_check
-from walferry.migration.explaining.classify_rows import EQUAL_NOW
+from walferry.migration.explaining.explain_rows import EQUAL_NOW
 from walferry.run.notes.spot_check import SpotCheck, last_spot_check, only_second, sampled, spot_check_of
 from walferry.run.run import Run
 

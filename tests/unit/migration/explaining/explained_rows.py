@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from walferry.formats.cells import CellType, decode_tags, encode_cell
 from walferry.formats.resolve import FamilyRules
-from walferry.migration.explaining.explain import (
+from walferry.migration.explaining.difference_classes import (
     Clients,
     Explanation,
     RowLog,

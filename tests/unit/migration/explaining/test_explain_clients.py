@@ -6,7 +6,7 @@ import pytest
 
 from unit.migration.explaining.explained_rows import SINCE, UNTIL, explained, marker, put, why
 from walferry.formats.cells import CellType
-from walferry.migration.explaining.explain import (
+from walferry.migration.explaining.difference_classes import (
     HISTORY,
     UNEXPLAINED,
     WRITTEN_SINCE,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unit.migration.explaining.explained_rows import NOW, SINCE, UNTIL, WIDE, block, explained, marker, put, why
 from walferry.formats.cells import CellType
 from walferry.formats.resolve import FamilyRules
-from walferry.migration.explaining.explain import (
+from walferry.migration.explaining.difference_classes import (
     HISTORY,
     IN_FLIGHT,
     LEFT_OUT,

@@ -12,7 +12,7 @@ from walferry.clock import now_ms
 from walferry.ledger import Ledger
 from walferry.ledger.rows import ClusterSide
 from walferry.migration.explaining import since_opening
-from walferry.migration.explaining.explain import EXPIRED_OVERWRITE, HISTORY, SNAPSHOT_MARKER
+from walferry.migration.explaining.difference_classes import EXPIRED_OVERWRITE, HISTORY, SNAPSHOT_MARKER
 from walferry.migration.explaining.since_opening import Fragile, changed_since
 from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.sides.store_files import RegionFiles

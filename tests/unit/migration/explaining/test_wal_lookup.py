@@ -15,7 +15,7 @@ from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.ledger import Ledger, LogPosition, SeenFile, WalRange
 from walferry.migration.explaining import wal_lookup
-from walferry.migration.explaining.explain import RowLog
+from walferry.migration.explaining.difference_classes import RowLog
 from walferry.migration.sides.row_sides import Bounds, Compressed, question
 from walferry.run.run import Run
 from walferry.storage.local import Local

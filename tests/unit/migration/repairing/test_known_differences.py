@@ -13,7 +13,7 @@ from unit.migration.filled_ledger import SPEC
 from walferry.clock import now_ms
 from walferry.ledger import Difference, Ledger, RepairedRow
 from walferry.ledger.rows import DifferenceKind
-from walferry.migration.explaining.classify_rows import EQUAL_NOW
+from walferry.migration.explaining.explain_rows import EQUAL_NOW
 from walferry.migration.repairing import known_differences, repairable
 from walferry.migration.repairing.known_differences import (
     RepairMeans,

@@ -14,8 +14,8 @@ from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Hold, QuarantineItem
 from walferry.refusals import ANY_REGION
 from walferry.replay.log.cut import Cut
-from walferry.replay.rounds.early import Early
 from walferry.replay.rounds.open_logs import OpenLogs
+from walferry.replay.rounds.sent_before_batch import Early
 from walferry.run.progress.lag import TailProgress, ahead_of
 from walferry.run.run import Run
 from walferry.storage import FileStatus, Local

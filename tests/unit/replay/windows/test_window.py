@@ -17,8 +17,8 @@ from walferry.apply.region_events import RegionEvent
 from walferry.errors import UsageError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.ledger import Ledger
-from walferry.replay.log import window_log
-from walferry.replay.log.window_log import FIRST_LOG_MS
+from walferry.replay.log import span_files
+from walferry.replay.log.span_files import FIRST_LOG_MS
 from walferry.replay.windows.window import (
     WindowOpenError,
     _require_one_history,
@@ -35,8 +35,8 @@ from walferry.wal.files import Place, WalFile
 HOUR = 3_600_000
 SERVER = f"rs,1,{HOUR}"
 SKEW_MS = 60_000
-covering = partial(window_log.covering, skew_ms=SKEW_MS)
-missing_ranges = partial(window_log.missing_ranges, skew_ms=SKEW_MS)
+covering = partial(span_files.covering, skew_ms=SKEW_MS)
+missing_ranges = partial(span_files.missing_ranges, skew_ms=SKEW_MS)
 
 
 def log(number: int, length: int = 10, server: str = SERVER, place: Place = Place.ARCHIVED) -> WalFile:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from walferry import load
+from walferry import request_meter
 from walferry.clock import steady_s
-from walferry.load import Meter, Rates, RequestRates, Service
+from walferry.request_meter import Meter, Rates, RequestRates, Service
 
 
 @pytest.fixture(autouse=True)
 def nothing_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_counts", Counter())
-    monkeypatch.setattr(load, "_workers", [])
+    monkeypatch.setattr(request_meter, "_counts", Counter())
+    monkeypatch.setattr(request_meter, "_workers", [])
 
 
 def test_requests_are_counted_by_cluster_and_service() -> None:
@@ -24,7 +24,7 @@ def test_requests_are_counted_by_cluster_and_service() -> None:
     old.request(Service.NAMENODE)
     old.request(Service.ZOOKEEPER)
     new.request(Service.NAMENODE)
-    assert load.counted() == {
+    assert request_meter.counted() == {
         ("old:2181/hbase", Service.NAMENODE): 2,
         ("old:2181/hbase", Service.ZOOKEEPER): 1,
         ("new:2181/hbase", Service.NAMENODE): 1,
@@ -34,11 +34,11 @@ def test_requests_are_counted_by_cluster_and_service() -> None:
 def test_what_a_worker_hands_over_is_counted_once() -> None:
     meter = Meter("zk/hbase", RequestRates())
     meter.request(Service.NAMENODE)
-    handed = load.taken()
-    assert (handed, load.taken()) == ({("zk/hbase", Service.NAMENODE): 1}, {})
-    load.gather(lambda: handed)
+    handed = request_meter.taken()
+    assert (handed, request_meter.taken()) == ({("zk/hbase", Service.NAMENODE): 1}, {})
+    request_meter.gather(lambda: handed)
     meter.request(Service.NAMENODE)
-    assert load.counted() == {("zk/hbase", Service.NAMENODE): 2}
+    assert request_meter.counted() == {("zk/hbase", Service.NAMENODE): 2}
 
 
 @pytest.mark.parametrize(("rate", "requests", "least_seconds"), [(20, 25, 1.0), (4, 3, 0.5)])
@@ -63,7 +63,7 @@ def test_processes_that_share_a_rate_have_it_together() -> None:
 
 def test_the_rate_is_the_last_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     moments: Iterator[float] = iter([0.0, 10.0, 60.0, 100.0, 130.0])
-    monkeypatch.setattr(load, "steady_s", lambda: next(moments))
+    monkeypatch.setattr(request_meter, "steady_s", lambda: next(moments))
     rates = Rates()
     of = ("zk/hbase", Service.NAMENODE)
     shown = [rates(Counter({of: count}))["zk/hbase"]["namenode"] for count in (5, 25, 125, 125, 325)]
@@ -71,7 +71,7 @@ def test_the_rate_is_the_last_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_time_in_which_requests_wait_does_not_count_for_deadlines() -> None:
-    meter, began, unhindered = Meter("zk/hbase", RequestRates(namenode=2)), steady_s(), load.unhindered_s()
+    meter, began, unhindered = Meter("zk/hbase", RequestRates(namenode=2)), steady_s(), request_meter.unhindered_s()
     for _ in range(3):
         meter.request(Service.NAMENODE)
-    assert load.unhindered_s() - unhindered < steady_s() - began - 0.9
+    assert request_meter.unhindered_s() - unhindered < steady_s() - began - 0.9

@@ -1,6 +1,6 @@
 """Explain why rows differ: read both sides of each row again, live, and look for their edits in the log.
 
-`row_sides` yields the cells, `wal_lookup` their edits in the log, and `explain` the verdict.
+`row_sides` yields the cells, `wal_lookup` their edits in the log, and `difference_classes` the verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Difference
 from walferry.migration.explaining.client_writes import edits_of_clients
-from walferry.migration.explaining.explain import IN_FLIGHT, classify
+from walferry.migration.explaining.difference_classes import IN_FLIGHT, classify
 from walferry.migration.explaining.since_opening import changed_since
 from walferry.migration.explaining.wal_lookup import look_up
 from walferry.migration.sides.row_sides import Bounds, Compressed, Question, RowSides, row_sides

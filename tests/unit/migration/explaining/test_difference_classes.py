@@ -9,7 +9,7 @@ import pytest
 from unit.migration.explaining.explained_rows import NOW, SINCE, UNTIL, WIDE, block, explained, marker, put, why
 from walferry.formats.cells import CellType
 from walferry.formats.resolve import FamilyRules
-from walferry.migration.explaining.explain import (
+from walferry.migration.explaining.difference_classes import (
     CHANGED_SINCE,
     EXPIRED_OVERWRITE,
     HISTORY,

@@ -11,24 +11,24 @@ from typing import TypeVar
 from pyspark import Accumulator, AccumulatorParam, SparkContext
 from pyspark.sql import SparkSession
 
-from walferry import load
+from walferry import request_meter
 
 Given = TypeVar("Given")
 Yielded = TypeVar("Yielded")
 
 
-class _Sum(AccumulatorParam[load.Counts]):
-    def zero(self, value: load.Counts) -> load.Counts:
+class _Sum(AccumulatorParam[request_meter.Counts]):
+    def zero(self, value: request_meter.Counts) -> request_meter.Counts:
         return Counter()
 
-    def addInPlace(self, value1: load.Counts, value2: load.Counts) -> load.Counts:
+    def addInPlace(self, value1: request_meter.Counts, value2: request_meter.Counts) -> request_meter.Counts:
         return value1 + value2  # not in place: another thread may be reading it
 
 
 @cache
-def _accumulator(context: SparkContext) -> Accumulator[load.Counts]:
+def _accumulator(context: SparkContext) -> Accumulator[request_meter.Counts]:
     accumulator = context.accumulator(Counter(), _Sum())
-    load.gather(lambda: accumulator.value)
+    request_meter.gather(lambda: accumulator.value)
     return accumulator
 
 
@@ -45,6 +45,6 @@ def handing_over(
         try:
             yield from work(iter(partition))
         finally:
-            accumulator.add(load.taken())
+            accumulator.add(request_meter.taken())
 
     return run

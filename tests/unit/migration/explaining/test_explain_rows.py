@@ -11,7 +11,7 @@ import pytest
 
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.resolve import FamilyRules
-from walferry.migration.explaining import classify_rows
+from walferry.migration.explaining import explain_rows
 from walferry.migration.sides.row_sides import Bounds
 
 
@@ -34,27 +34,25 @@ def test_rows_are_read_again_several_at_a_time_but_not_after_a_large_one(monkeyp
             with changed:
                 if not self.there:
                     reading.remove(row)
-            size = classify_rows._LARGE_BYTES + 1 if row.startswith(b"big") else 1
+            size = explain_rows._LARGE_BYTES + 1 if row.startswith(b"big") else 1
             value = b"other" if self.there and row == b"small3" else bytes(size)
             return [encode_cell(row, b"f", b"q", 1, CellType.PUT, value)]
 
     sides = {"here": Side(False), "there": Side(True)}
-    monkeypatch.setattr(classify_rows, "shared_client", lambda address: sides[address])
+    monkeypatch.setattr(explain_rows, "shared_client", lambda address: sides[address])
     rules = {b"f": FamilyRules(1, 0, None)}
 
     def read(*rows: bytes) -> dict[bytes, Any]:
         at_once.clear()
         here: Any = "here"
         there: Any = "there"
-        return dict(
-            classify_rows._read_rows(classify_rows._Rows(here, there, "t", "t", rows, rules, Bounds.of_each(1)))
-        )
+        return dict(explain_rows._read_rows(explain_rows._Rows(here, there, "t", "t", rows, rules, Bounds.of_each(1))))
 
     small = [b"small%d" % number for number in range(9)]
     found = read(*small)
     assert list(found) == small
     assert [row for row, sides_of in found.items() if sides_of is not None] == [b"small3"]
-    assert 1 < max(at_once) <= classify_rows._AT_A_TIME
+    assert 1 < max(at_once) <= explain_rows._AT_A_TIME
     assert list(read(b"big1", b"big2", b"big3")) == [b"big1", b"big2", b"big3"]
     assert max(at_once) == 1
 
@@ -72,10 +70,10 @@ def test_what_is_written_and_applied_while_a_row_is_read_is_missing_at_the_targe
         return found
 
     clients = {side: SimpleNamespace(scan_raw=lambda *_, side=side: scan_raw(side)) for side in held}
-    monkeypatch.setattr(classify_rows, "shared_client", lambda address: clients[address])
+    monkeypatch.setattr(explain_rows, "shared_client", lambda address: clients[address])
     rules = {b"f": FamilyRules(9, 0, None)}
     rows: Any = ("source", "target", "t", "t", (b"row",), rules, Bounds.of_each(1))
-    ((_, packed),) = classify_rows._read_rows(classify_rows._Rows(*rows))
+    ((_, packed),) = explain_rows._read_rows(explain_rows._Rows(*rows))
     assert packed is not None
     found = packed.value()
     assert (found.only_target, [cell[2] for cell in found.only_source]) == ((), [1])

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from walferry.spark import request_counts
+from walferry.spark import worker_requests
 
 
 def test_what_a_worker_warns_of_has_its_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between the lines of a command, all of which have one."""
-    monkeypatch.setattr(request_counts, "_accumulator", lambda _: SimpleNamespace(add=lambda counts: None))
+    monkeypatch.setattr(worker_requests, "_accumulator", lambda _: SimpleNamespace(add=lambda counts: None))
     monkeypatch.setattr(logging.root, "handlers", [])  # nobody has set up logging in a worker
 
     def work(numbers: Iterator[int]) -> Iterator[int]:
@@ -26,7 +26,7 @@ def test_what_a_worker_warns_of_has_its_time(
             yield number
 
     spark: Any = SimpleNamespace(sparkContext=None)
-    assert list(request_counts.handing_over(spark, work)([1, 2])) == [1, 2]
+    assert list(worker_requests.handing_over(spark, work)([1, 2])) == [1, 2]
     lines = capsys.readouterr().err.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "TIME ", line) for line in lines] == [
         "TIME row 1 may be lost", "TIME row 2 may be lost",

@@ -1,7 +1,7 @@
 """The load on a cluster: requests of this process, counted by service and slowed down to what the operator allows.
 
 Counts are those of the whole process. Spark workers hand theirs over with the results of their tasks
-(`walferry.spark.request_counts`).
+(`walferry.spark.worker_requests`).
 """
 
 from __future__ import annotations
