@@ -124,9 +124,9 @@ def unseen(ledger: RunLedger) -> list[str]:
     if found:
         age = options_of(ledger.record).max_comparison_age
         found.append(
-            f"tables are compared as a whole again before {age} s are over"
+            f"tables are compared as a whole again before their comparison is {age} s old"
             if age
-            else "`max_comparison_age` has tables compared as a whole again"
+            else "`max_comparison_age` makes walferry compare tables as a whole again"
         )
     return found
 

@@ -102,7 +102,7 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         errors.append(error)
         others, restored = [f"DURABILITY of the tables of run {run.run_id}"], []
     if errors:
-        log.error("run %s leaves behind %s: repeat this to remove it", run.run_id, ", ".join(left + others))
+        log.error("run %s could not remove %s: repeat this to try again", run.run_id, ", ".join(left + others))
         raise errors[0]
     return {"removed": removed + restored, "left": left + others}
 

@@ -172,7 +172,7 @@ def test_the_answer_says_what_was_read_what_waits_and_what_is_not_seen(ledger: R
         "would touch 1 row and 1 range", "the write stop takes 20 s",
         "what others write at the target cannot be seen: no right",
         "2 servers of the source do not report writes that skip the log (SKIP_WAL)",
-        "`max_comparison_age` has tables compared as a whole again",
+        "`max_comparison_age` makes walferry compare tables as a whole again",
     ):  # fmt: skip
         assert part in text
 

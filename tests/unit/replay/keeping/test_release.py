@@ -150,7 +150,7 @@ def test_what_cannot_be_removed_keeps_nothing_else(
         with pytest.raises(TransientError, match="stays"):
             abort(run, "enough")
     assert deleted == ["snap", "durability"]
-    assert f"run {run.run_id} leaves behind peer {run.peer} at the source: repeat this" in caplog.text
+    assert f"run {run.run_id} could not remove peer {run.peer} at the source: repeat this" in caplog.text
     assert {item.kind: item.state for item in run.ledger.objects.all()} == {"peer": "made", "snapshot": "removed"}
     abort(run, "enough")
     assert source.there == set()
