@@ -53,7 +53,7 @@ from walferry.hbase.writer_kind import WriterKind
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, LogPosition, Round
 from walferry.replay.log.cut import cut_log, see
-from walferry.replay.quarantine import record
+from walferry.replay.record_reports import record_reports
 from walferry.replay.rounds import open_logs
 from walferry.replay.rounds.completeness import check_complete
 from walferry.replay.rounds.open_logs import OpenLogs
@@ -90,7 +90,7 @@ def one_round(run: Run, source: Source, number: int) -> None:
 
 def finish(run: Run, source: Source, reports: list[FileReport], number: int, started_ms: int, before: Lines) -> None:
     """Record a round."""
-    record(run, reports, lambda connection: None)
+    record_reports(run, reports, lambda connection: None)
     keep_lines(run, "applied", before)
     size = sum(item.length for item in reports)
     cells = sum(tally.cells for item in reports for tally in item.tallies)

@@ -21,7 +21,7 @@ class Permit:
     guard: Guard
     tables: Collection[str]
     seconds: float
-    """`Limits.request_seconds`: for as long after an answer of the guard a request is under way without harm"""
+    """`WriteLimits.request_seconds`: for as long after an answer of the guard a request is under way without harm"""
     why: str = ""
     """what the rows may hold, if it was not; "": old edits"""
     _asked: float | None = None

@@ -25,7 +25,7 @@ from walferry.migration.copying.history import load_rows
 from walferry.migration.explaining.accept import difference_facts
 from walferry.migration.touching import touched
 from walferry.replay.rights import dirty
-from walferry.replay.rights.applying import Fenced, applying
+from walferry.replay.rights.applying import UntilRecorded, applying
 from walferry.run.facts import note_opened, opened_ms
 from walferry.run.notes.last_comparison import comparisons_of_phase
 from walferry.run.notes.shut_gate import note_shut_gate
@@ -126,7 +126,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
     started after they were marked. If this gate opens the target, no other process writes to the target for this run
     until the opening is recorded.
     """
-    until_recorded = Fenced()
+    until_recorded = UntilRecorded()
 
     def work() -> dict[str, Any]:
         if opened_ms(run.ledger) is None:
@@ -147,7 +147,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
         return {"data_docs": str(result.docs_index), "comparisons": {c.table: c.attempt for c in compared}}
 
     with until_recorded:
-        facts = run.once("check_drain", work, fence=until_recorded.fence)
+        facts = run.once("check_drain", work, lease_check=until_recorded.lease_check)
         note_opened(run.ledger)
     return facts
 

@@ -28,7 +28,7 @@ from walferry.migration.repairing.repair import finish_repair
 from walferry.migration.sides.fragile_rows import NONE
 from walferry.migration.sides.store_files import stood_still, store_files
 from walferry.migration.touching import touched
-from walferry.replay.rights.applying import Fenced
+from walferry.replay.rights.applying import UntilRecorded
 from walferry.replay.rights.lease import LeaseHeldError
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.facts import OpenFacts, note_opened
@@ -56,7 +56,7 @@ def open_target(run: Run, spark: Callable[[], SparkSession], standstill: Standst
     the target is open.
     """
 
-    standstill, until_recorded = standstill or Standstill(), Fenced()
+    standstill, until_recorded = standstill or Standstill(), UntilRecorded()
 
     def work() -> dict[str, Any]:
         began, tables = steady_s(), [pair.source for pair in run.tables]
@@ -93,7 +93,7 @@ def open_target(run: Run, spark: Callable[[], SparkSession], standstill: Standst
         return OpenFacts(at_ms=at_ms, rows=rows, explained=explained).model_dump()
 
     with until_recorded:
-        facts = OpenFacts.model_validate(run.once("open_target", work, fence=until_recorded.fence))
+        facts = OpenFacts.model_validate(run.once("open_target", work, lease_check=until_recorded.lease_check))
         note_opened(run.ledger)
     return facts
 

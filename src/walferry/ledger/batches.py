@@ -29,36 +29,36 @@ def in_one(*changes: Change) -> Change:
 class Batches:
     """The batch that one run applies now, and its pieces. A run has at most one batch, deleted once fully recorded.
 
-    Every change calls `fence` in its transaction. `fence` raises when another process has taken over.
+    Every change calls `lease_check` in its transaction. `lease_check` raises when another process has taken over.
     """
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
 
-    def begin(self, plan: str, pieces: Sequence[Piece], started_ms: int, fence: Change) -> None:
+    def begin(self, plan: str, pieces: Sequence[Piece], started_ms: int, lease_check: Change) -> None:
         """Record a batch before the run applies any of it. Raises WalferryError while another batch is unfinished."""
         batches = self._store.table("batches")
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
-            fence(connection)
+            lease_check(connection)
             if self._find(connection):
                 raise WalferryError(f"run {self._run_id} has an unfinished batch already", run=self._run_id)
             connection.execute(insert(batches).values(run_id=self._run_id, plan=plan, started_ms=started_ms))
             self._insert(connection, pieces)
 
-    def add(self, pieces: Sequence[Piece], fence: Change) -> None:
+    def add(self, pieces: Sequence[Piece], lease_check: Change) -> None:
         """Record more pieces of the batch."""
         with self._store.database.write() as connection:
-            fence(connection)
+            lease_check(connection)
             self._insert(connection, pieces)
 
-    def replan(self, plan: str, pieces: Sequence[Piece] | None, fence: Change) -> None:
+    def replan(self, plan: str, pieces: Sequence[Piece] | None, lease_check: Change) -> None:
         """Replace the plan of the batch, and its pieces unless `pieces` is None. No new piece may be done."""
         batches, found = self._store.table("batches"), self._store.table("pieces")
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
-            fence(connection)
+            lease_check(connection)
             connection.execute(update(batches).where(batches.c.run_id == self._run_id).values(plan=plan))
             if pieces is not None:
                 connection.execute(delete(found).where(found.c.run_id == self._run_id))
@@ -77,48 +77,48 @@ class Batches:
         with self._store.database.read() as connection:
             return fetch(connection, Piece, table, *wanted, order=(table.c.number,))
 
-    def start(self, number: int, fence: Change) -> None:
+    def start(self, number: int, lease_check: Change) -> None:
         """Record another attempt: the run applies this piece from now on."""
         table = self._store.table("pieces")
         attempts = table.c.attempts + 1
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
-            fence(connection)
+            lease_check(connection)
             connection.execute(
                 update(table).where(*self._same(number)).values(state="running", attempts=attempts, started_ms=now_ms())
             )
 
-    def done(self, number: int, outcome: str, fence: Change) -> Change:
+    def done(self, number: int, outcome: str, lease_check: Change) -> Change:
         """A change that records a piece as done, in the transaction that records the piece's results."""
         table = self._store.table("pieces")
 
         def change(connection: Connection) -> None:
-            fence(connection)
+            lease_check(connection)
             values = {"state": "done", "finished_ms": now_ms(), "outcome": outcome}
             connection.execute(update(table).where(*self._same(number)).values(values))
 
         return change
 
-    def finish(self, number: int, outcome: str, fence: Change) -> None:
+    def finish(self, number: int, outcome: str, lease_check: Change) -> None:
         """Record a piece as done when there is nothing else to record."""
         with self._store.database.write() as connection:
-            self.done(number, outcome, fence)(connection)
+            self.done(number, outcome, lease_check)(connection)
 
-    def end(self, fence: Change) -> Change:
+    def end(self, lease_check: Change) -> Change:
         """A change that removes the batch and its pieces, in the transaction that records the last results."""
         batches, pieces = self._store.table("batches"), self._store.table("pieces")
 
         def change(connection: Connection) -> None:
-            fence(connection)
+            lease_check(connection)
             connection.execute(delete(pieces).where(pieces.c.run_id == self._run_id))
             connection.execute(delete(batches).where(batches.c.run_id == self._run_id))
 
         return change
 
-    def drop(self, fence: Change) -> None:
+    def drop(self, lease_check: Change) -> None:
         """Remove the batch and its pieces without recording any result."""
         with self._store.database.write() as connection:
-            self.end(fence)(connection)
+            self.end(lease_check)(connection)
 
     def _find(self, connection: Connection) -> list[BatchRecord]:
         batches = self._store.table("batches")

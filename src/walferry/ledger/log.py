@@ -306,17 +306,17 @@ class Log:
         return found
 
     def mark_applied(
-        self, files: Sequence[str], tables: Sequence[str] | None = None, fence: Change = lambda connection: None
+        self, files: Sequence[str], tables: Sequence[str] | None = None, lease_check: Change = lambda connection: None
     ) -> None:
         """Record that the target has acknowledged every edit of these files (for `tables`; default all), in one
         transaction.
 
         Sealed ranges become applied; applied and verified ones stay. Raises WalferryError when a file has no range, or
-        one that is not sealed and so may still grow; what `fence` does.
+        one that is not sealed and so may still grow; what `lease_check` raises.
         """
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
-            fence(connection)
+            lease_check(connection)
             before = {range_key(item): item for item in self._rows.ranges(connection, files)}
             found = [item for item in before.values() if tables is None or item.table in tables]
             without = set(files) - {item.file for item in found}

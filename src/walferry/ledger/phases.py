@@ -42,15 +42,15 @@ class Phases:
         facts: Mapping[str, Any],
         subject: str = "",
         attempt: int | None = None,
-        fence: Change = lambda connection: None,
+        lease_check: Change = lambda connection: None,
     ) -> None:
         """Record that the phase is done; later phases and the report use its `facts`.
 
-        Raises what `fence` does in the same transaction, and WalferryError when this attempt was superseded, as its
-        facts may no longer hold: SupersededError, for which a retry helps, unless another process is at the phase or
-        has done it.
+        Raises what `lease_check` raises in the same transaction, and WalferryError when this attempt was superseded, as
+        its facts may no longer hold: SupersededError, for which a retry helps, unless another process is at the phase
+        or has done it.
         """
-        newest = self._set(phase, subject, "done", facts=facts, attempt=attempt, fence=fence)
+        newest = self._set(phase, subject, "done", facts=facts, attempt=attempt, lease_check=lease_check)
         if attempt is not None and newest != attempt:
             known = self.find(phase, subject)
             kind = SupersededError if known is not None and known.state == "failed" else WalferryError
@@ -104,7 +104,7 @@ class Phases:
         transient: bool = False,
         attempt: int | None = None,
         reopening: bool = False,
-        fence: Change = lambda connection: None,
+        lease_check: Change = lambda connection: None,
     ) -> int:
         phases = self._store.table("phases")
         key = (phases.c.run_id == self._run_id, phases.c.phase == phase, phases.c.subject == subject)
@@ -119,7 +119,7 @@ class Phases:
                 return before.attempts
             if reopening and before.state == "failed":
                 return before.attempts
-            fence(connection)
+            lease_check(connection)
             superseding = reopening and before.state == "running"  # a number of its own: the attempt cannot finish
             after = replace(
                 before,

@@ -27,14 +27,14 @@ class Quarantine:
         self,
         items: Sequence[QuarantineItem],
         holds: Callable[[Sequence[int]], Sequence[Hold]] = lambda ids: (),
-        fence: Change = lambda connection: None,
+        lease_check: Change = lambda connection: None,
     ) -> list[int]:
         """Record items with their bytes, and the holds that `holds` makes from their ids; return the ids in order.
 
-        An item that is already recorded keeps its id and state. Raises what `fence` raises.
+        An item that is already recorded keeps its id and state. Raises what `lease_check` raises.
         """
         with self._store.database.write() as connection:
-            fence(connection)
+            lease_check(connection)
             return self.put_in(connection, items, holds)
 
     def put_in(
@@ -43,7 +43,7 @@ class Quarantine:
         items: Sequence[QuarantineItem],
         holds: Callable[[Sequence[int]], Sequence[Hold]] = lambda ids: (),
     ) -> list[int]:
-        """Like `put`, within a transaction of the caller, who has checked the fence."""
+        """Like `put`, within a transaction of the caller, who has checked the lease."""
         table = self._store.table("quarantine")
         ids: list[int] = []
         self._store.run(connection, self._run_id)
@@ -112,10 +112,13 @@ class Quarantine:
             self._store.note(connection, "release quarantine", item.run_id, inputs, actor=actor)
         return item
 
-    def hold(self, holds: Sequence[Hold], fence: Change = lambda connection: None) -> None:
-        """Hold regions because of a quarantined item; repeating a hold changes nothing. Raises what `fence` raises."""
+    def hold(self, holds: Sequence[Hold], lease_check: Change = lambda connection: None) -> None:
+        """Hold regions because of a quarantined item; repeating a hold changes nothing.
+
+        Raises what `lease_check` raises.
+        """
         with self._store.database.write() as connection:
-            fence(connection)
+            lease_check(connection)
             self._hold(connection, holds)
 
     def holds(self) -> list[Hold]:
@@ -123,13 +126,13 @@ class Quarantine:
         with self._store.database.read() as connection:
             return self._holds(connection)
 
-    def drop_holds(self, quarantine_id: int, fence: Change = lambda connection: None) -> None:
+    def drop_holds(self, quarantine_id: int, lease_check: Change = lambda connection: None) -> None:
         """Record that all edits held for a released item were applied. Raises WalferryError while the item is held, and
-        what `fence` raises."""
+        what `lease_check` raises."""
         table, quarantine = self._store.table("held_regions"), self._store.table("quarantine")
         after = (table.c.run_id == self._run_id, table.c.quarantine_id == quarantine_id)
         with self._store.database.write() as connection:
-            fence(connection)
+            lease_check(connection)
             held = select(quarantine.c.state).where(quarantine.c.quarantine_id == quarantine_id)
             if connection.execute(held).scalar_one_or_none() == "held":
                 raise WalferryError(

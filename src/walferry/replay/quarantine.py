@@ -10,27 +10,26 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
-from sqlalchemy import Connection
 
 from walferry.apply.by_row import RowTask, apply_by_row, index_files
 from walferry.apply.index import FileIndex
-from walferry.apply.outcomes import FileReport, Refusal, TableTally, damage
+from walferry.apply.outcomes import Refusal, damage
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import RefusedError
 from walferry.errors import DamagedInputError, GapError, UsageError
 from walferry.hbase.writer_kind import WriterKind
-from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRange
-from walferry.ledger.batches import Change, in_one
+from walferry.ledger import Hold, Quarantined, RunLedger
+from walferry.ledger.batches import Change
 from walferry.ledger.regions import RegionChanges
-from walferry.ledger.rows import RangeState, Resolution
+from walferry.ledger.rows import Resolution
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 from walferry.replay.log import lineage
 from walferry.replay.log.cut import as_listed
+from walferry.replay.record_reports import item_of, range_of
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
@@ -47,104 +46,6 @@ def held_regions(run: Run) -> dict[str, set[str]]:
     for hold in run.ledger.quarantine.holds():
         held[hold.table].add(hold.region)
     return held
-
-
-def untouched(file: WalFile, tables: Collection[str]) -> FileReport:
-    """The report of a file from which nothing was applied for these tables."""
-    tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in sorted(tables))
-    return FileReport(file.name, file.length, False, tallies, (), ())
-
-
-def record(run: Run, reports: Sequence[FileReport], also: Change, regions: RegionChanges | None = None) -> None:
-    """Record reports in the ledger: quarantine items, holds, ranges, and what the reports show about `regions`.
-
-    Everything is written in one transaction with `also`, which is fenced. A kill before the transaction makes the next
-    process repeat the whole piece. A file that was not read to its end is recorded without entries, and is read again
-    once it is released (`_unread`).
-    """
-    refusals, tables = [refusal for report in reports for refusal in report.refusals], [p.source for p in run.tables]
-    kept, ids = run.ledger.quarantine, list[int]()
-    holds_of = partial(_holds, tables, kept.holds(), reports, refusals)
-
-    def quarantine(connection: Connection) -> None:
-        ids[:] = kept.put_in(connection, [item_of(refusal) for refusal in refusals], holds_of)
-
-    run.ledger.log.read_to_end({report.file: report.length for report in reports if report.complete})
-    waiting = {(report.file, table) for report in reports for table, _ in _withheld(report)}
-    waiting |= {(refusal.file, table) for refusal in refusals for table in _tables_of(refusal, tables)}
-    run.ledger.log.set_ranges(
-        [
-            range_of(
-                report,
-                tally if report.complete else TableTally(tally.table, 0, 0, 0, 0),
-                "sealed" if (report.file, tally.table) in waiting else "applied",
-            )
-            for report in reports
-            for tally in report.tallies
-        ],
-        regions,
-        in_one(also, quarantine),
-    )
-    for refusal, number in zip(refusals, ids, strict=True):
-        log.error("quarantine %d: %s at byte %d: %s", number, refusal.file, refusal.start, refusal.reason)
-
-
-def range_of(report: FileReport, tally: TableTally, state: RangeState) -> WalRange:
-    """The ledger's range for one table that covers a whole file."""
-    return WalRange(
-        file=report.file, start=0, end=report.length, table=tally.table, entries=tally.entries, cells=tally.cells,
-        first_write_ms=tally.first_write_ms or None, last_write_ms=tally.last_write_ms or None, state=state,
-    )  # fmt: skip
-
-
-def item_of(refusal: Refusal) -> QuarantineItem:
-    """The quarantine item for a refusal."""
-    return QuarantineItem(
-        refusal.file, refusal.start, max(refusal.start, refusal.end), refusal.table, refusal.region,
-        refusal.sequence_number, refusal.reason, refusal.data, refusal.kind,
-    )  # fmt: skip
-
-
-def _holds(
-    tables: Sequence[str],
-    known: Sequence[Hold],
-    reports: Sequence[FileReport],
-    refusals: Sequence[Refusal],
-    ids: Sequence[int],
-) -> list[Hold]:
-    """The holds to add to the `known` ones; `ids` are the quarantine items of the refusals."""
-    numbers = dict(zip(refusals, ids, strict=True))
-    behind: dict[tuple[str, str], int] = {}
-    for hold in known:
-        behind[hold.table, hold.region] = hold.quarantine_id
-        behind.setdefault((hold.table, ANY_REGION), hold.quarantine_id)
-    for refusal, number in numbers.items():
-        for table in _tables_of(refusal, tables):
-            behind.setdefault((table, refusal.region), number)
-            behind.setdefault((table, ANY_REGION), number)
-    # Hold from the start of each file: applying a held region's edits again changes nothing, and a batch that is
-    # repeated after a kill may include earlier files than the first attempt.
-    holds = {}
-    for report in reports:
-        for table, region in _withheld(report):
-            number = behind.get((table, region)) or behind[table, ANY_REGION]
-            holds[report.file, table, region, number] = Hold(report.file, table, region, 0, number)
-    for refusal, number in numbers.items():  # each item has its own hold, even if an earlier item holds the region
-        region = refusal.region
-        for table in _tables_of(refusal, tables):
-            holds[refusal.file, table, region, number] = Hold(refusal.file, table, region, 0, number)
-    return list(holds.values())
-
-
-def _withheld(report: FileReport) -> list[tuple[str, str]]:
-    """The tables and regions with edits in the file that were not applied."""
-    whole = () if report.complete else report.tallies
-    return [*((item.table, item.region) for item in report.withheld), *((tally.table, ANY_REGION) for tally in whole)]
-
-
-def _tables_of(refusal: Refusal, tables: Sequence[str]) -> Sequence[str]:
-    """The run's tables that a refusal is about."""
-    return tables if refusal.table == ANY_TABLE else [refusal.table]
 
 
 # ------------------------------------------------------------------ releases
@@ -191,9 +92,10 @@ def find_item(ledger: RunLedger, quarantine_id: int) -> Quarantined:
     )
 
 
-def apply_released(run: Run, spark: SparkSession, route: Route, fence: Change) -> None:
-    """Apply the edits that released items held, in row order, and lift their holds. Each transaction calls `fence`.
+def apply_released(run: Run, spark: SparkSession, route: Route, lease_check: Change) -> None:
+    """Apply the edits that released items held, in row order, and lift their holds.
 
+    Each transaction calls `lease_check`.
     A region that another item holds too stays held by that item. After a kill, the next process repeats all of this.
     """
     holds = run.ledger.quarantine.holds()
@@ -212,13 +114,13 @@ def apply_released(run: Run, spark: SparkSession, route: Route, fence: Change) -
     mine = [hold for hold in holds if hold.quarantine_id in ready]
     for table in sorted({hold.table for hold in mine}):
         chosen = [hold for hold in mine if hold.table == table]
-        _pass_on(run, chosen, [hold for hold in waiting if hold.table == table], fence)
-        _apply_table(run, spark, route, table, chosen, items, fence)
+        _pass_on(run, chosen, [hold for hold in waiting if hold.table == table], lease_check)
+        _apply_table(run, spark, route, table, chosen, items, lease_check)
     for number in sorted(ready):
-        run.ledger.quarantine.drop_holds(number, fence)
+        run.ledger.quarantine.drop_holds(number, lease_check)
 
 
-def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold], fence: Change) -> None:
+def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold], lease_check: Change) -> None:
     """Extend other items' holds on regions to the released items' files."""
     behind = {hold.region: hold.quarantine_id for hold in waiting}
     holds = [
@@ -227,7 +129,7 @@ def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold], fence:
         for region, number in behind.items()
         if hold.region in (region, ANY_REGION)
     ]
-    run.ledger.quarantine.hold(holds, fence)
+    run.ledger.quarantine.hold(holds, lease_check)
 
 
 def _apply_table(
@@ -237,7 +139,7 @@ def _apply_table(
     table: str,
     released: Sequence[Hold],
     items: Mapping[int, Quarantined],
-    fence: Change,
+    lease_check: Change,
 ) -> None:
     ours = {hold.quarantine_id for hold in released}
     past_thrift = any(items[number].resolution == "rpc" for number in ours)
@@ -271,7 +173,7 @@ def _apply_table(
         except DamagedInputError as error:
             refusals = (damage(error),)
     if refusals:
-        _hold_again(run, released, refusals[0], fence)
+        _hold_again(run, released, refusals[0], lease_check)
         return
     # Copy these rows last: of two puts with equal timestamps the later one wins, so an older edit of the log could
     # replace a copied one. Regions that were copied before are included, since their log was just applied again.
@@ -282,10 +184,10 @@ def _apply_table(
             except RefusedError as error:
                 reason = f"the target refuses the rows copied from the source: {error}"
                 again = Refusal(item.file, item.start, item.end, table, item.region, 0, reason, item.data, item.kind)
-                _hold_again(run, released, again, fence)
+                _hold_again(run, released, again, lease_check)
                 return
     told = lineage.changes(before, after, [table], {})
-    _mark_applied(run, table, indexes, {hold.file for hold in still}, told, fence)
+    _mark_applied(run, table, indexes, {hold.file for hold in still}, told, lease_check)
     if has_hole:
         run.ledger.regions.forget(table)
 
@@ -321,7 +223,7 @@ def _mark_applied(
     indexes: Sequence[FileIndex],
     waiting: Collection[str],
     regions: RegionChanges,
-    fence: Change,
+    lease_check: Change,
 ) -> None:
     """Record the ranges of these files, up to the files' real ends, as applied; those still held stay sealed.
 
@@ -336,8 +238,8 @@ def _mark_applied(
         (tally,) = report.tallies
         end = max(sealed[report.file].end, _length(run, as_listed(known[report.file])))
         ranges.append(replace(range_of(report, tally, "sealed"), end=end))
-    run.ledger.log.set_ranges(ranges, regions, fence)
-    run.ledger.log.mark_applied([r.file for r in ranges if r.file not in waiting], [table], fence)
+    run.ledger.log.set_ranges(ranges, regions, lease_check)
+    run.ledger.log.mark_applied([r.file for r in ranges if r.file not in waiting], [table], lease_check)
 
 
 def _length(run: Run, file: WalFile) -> int:
@@ -348,7 +250,7 @@ def _length(run: Run, file: WalFile) -> int:
         return file.length
 
 
-def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal, fence: Change) -> None:
+def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal, lease_check: Change) -> None:
     """Released edits are refused again: put a new item into quarantine, which takes over the holds."""
     before = ", ".join(str(number) for number in sorted({hold.quarantine_id for hold in released}))
     again = replace(item_of(refusal), reason=f"again, after the release of {before}: {refusal.reason}")
@@ -356,7 +258,7 @@ def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal, fence: Cha
     def passed_on(ids: Sequence[int]) -> list[Hold]:
         return [replace(hold, quarantine_id=ids[0]) for hold in released]
 
-    (number,) = run.ledger.quarantine.put([again], passed_on, fence)
+    (number,) = run.ledger.quarantine.put([again], passed_on, lease_check)
     log.error("quarantine %d: %s", number, again.reason)
 
 

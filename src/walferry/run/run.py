@@ -197,13 +197,13 @@ class Run:
         phase: str,
         work: Callable[[], dict[str, Any]],
         subject: str = "",
-        fence: Change = lambda connection: None,
+        lease_check: Change = lambda connection: None,
     ) -> dict[str, Any]:
         """Do a phase if it is due (`is_due`). Returns its facts either way; a failure is recorded and raised.
 
         `work` must be idempotent: a killed task leaves the phase started, and the next task repeats it from the
-        beginning. `fence` is called in the transaction that records the phase as done, and raises if that must not be
-        recorded. Raises the errors of `is_due`, `work` and `fence`.
+        beginning. `lease_check` is called in the transaction that records the phase as done, and raises if that must
+        not be recorded. Raises the errors of `is_due`, `work` and `lease_check`.
         """
         label = f"{phase} {subject}".strip()
         if not self.is_due(phase, subject):
@@ -214,7 +214,7 @@ class Run:
         try:
             with beating(self.ledger, label, self.actor):
                 facts = work()
-            self.ledger.phases.finish(phase, facts, subject, attempt, fence)
+            self.ledger.phases.finish(phase, facts, subject, attempt, lease_check)
         except BaseException as error:
             self.ledger.phases.fail(phase, as_recorded(error), subject, attempt, transient=is_transient(error))
             raise

@@ -17,7 +17,7 @@ from walferry.hbase.mutate import delete_family
 from walferry.ledger import Ledger
 from walferry.replay.pieces import bulk_pieces
 from walferry.replay.pieces.pieces import cut_groups
-from walferry.replay.rights.applying import applying, fence_of, shared_by_workers
+from walferry.replay.rights.applying import applying, lease_check_of, shared_by_workers
 from walferry.replay.rounds import batch_bulk, rounds
 from walferry.replay.rounds.batch import begin_batch, continue_batch
 from walferry.replay.rounds.batch_work import Batch
@@ -178,7 +178,7 @@ def test_the_same_batch_leaves_the_same_in_the_ledger_and_at_the_target_by_group
             assert plan.bulk
             assert plan.calm == {calm}
             by_group = plan.model_copy(update={"bulk": 0}).model_dump_json()
-            other.ledger.batches.replan(by_group, cut_groups(plan.files, 1 << 20), fence_of(other, route))
+            other.ledger.batches.replan(by_group, cut_groups(plan.files, 1 << 20), lease_check_of(other, route))
             continue_batch(other, spark, shared_by_workers(other, route, spark))
         assert recorded(other) == in_bulk
     assert len(loaded) == 1

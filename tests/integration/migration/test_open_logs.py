@@ -21,7 +21,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.replay.log import cut
 from walferry.replay.pieces import bulk_pieces
 from walferry.replay.rights import dirty
-from walferry.replay.rights.applying import applying, fence_of
+from walferry.replay.rights.applying import applying, lease_check_of
 from walferry.replay.rounds import batch, follower
 from walferry.replay.rounds import open_logs as following
 from walferry.replay.rounds.follower import replay
@@ -50,7 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def followed(run: Run, spark: SparkSession) -> Iterator[tuple[OpenLogs, Callable[[], None]]]:
     """The open logs after a round, and what does another round."""
     with applying(run) as route:
-        open_logs = OpenLogs(run, route, fence_of(run, route))
+        open_logs = OpenLogs(run, route, lease_check_of(run, route))
 
         def one_round() -> None:
             run_round(run, spark, route, open_logs)

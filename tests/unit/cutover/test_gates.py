@@ -87,7 +87,7 @@ def drained_run(tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.
         gates, "asked_at", lambda *at: [one for one in real(*at) if at != ("release",) or one.repeats == "compare"]
     )
     monkeypatch.setattr(gates, "applying", lambda run: nullcontext())
-    monkeypatch.setattr(applying, "fence_of", lambda run, route: in_one())
+    monkeypatch.setattr(applying, "lease_check_of", lambda run, route: in_one())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = at(zookeeper, Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id))
         fence(run, 5)
@@ -138,7 +138,7 @@ def test_the_last_gate_opens_the_target_under_the_leases_only(
 
     compare_again(drained_run)
     with monkeypatch.context() as patch:
-        patch.setattr(applying, "fence_of", lambda run, route: lost)
+        patch.setattr(applying, "lease_check_of", lambda run, route: lost)
         with pytest.raises(LeaseLostError):
             check_drain(drained_run, tmp_path)
     assert opened_ms(drained_run.ledger) is None

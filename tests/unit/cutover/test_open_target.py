@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(open_target, "asked_at", lambda moment: [named("compare ahead")])
     monkeypatch.setattr(open_target, "_look", lambda run: ())
     monkeypatch.setattr(Standstill, "kept", lambda self, run: nullcontext())
-    monkeypatch.setattr(applying, "fence_of", lambda run, route: in_one())
+    monkeypatch.setattr(applying, "lease_check_of", lambda run, route: in_one())
     monkeypatch.setattr(open_target, "whole_comparison", lambda ledger, table: SimpleNamespace())
     found = TouchedRows(frozenset(), rows=1, differing={ROW: "cells"})
     monkeypatch.setattr(open_target, "compare_written", lambda run, table, since, watched: found)
@@ -177,7 +177,7 @@ def test_an_opening_is_not_recorded_once_another_process_has_taken_the_leases(
     def lost(connection: object) -> None:
         raise LeaseLostError("the lease is no longer held", table=TABLE, number=3)
 
-    monkeypatch.setattr(applying, "fence_of", lambda run, route: lost)
+    monkeypatch.setattr(applying, "lease_check_of", lambda run, route: lost)
     Readings(monkeypatch, [{}], ["1", "1"])
     with pytest.raises(LeaseLostError):
         open_target.open_target(run, no_spark)

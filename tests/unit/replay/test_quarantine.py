@@ -25,10 +25,9 @@ from walferry.replay.quarantine import (
     _passed_over,
     _unread,
     check_release,
-    item_of,
-    record,
     release,
 )
+from walferry.replay.record_reports import item_of, record_reports
 from walferry.replay.rights.lease import LeaseLostError
 from walferry.run.run import Run
 from walferry.storage import Local
@@ -63,7 +62,7 @@ def applied(run: Run) -> list[str]:
 
 
 def test_a_file_with_a_refused_edit_is_applied_for_the_other_table_only(run: Run) -> None:
-    record(run, [report()], held)
+    record_reports(run, [report()], held)
     (item,) = run.ledger.quarantine.items("held")
     assert (item.table, item.start, item.data) == (TABLE, 20, b"edit")
     assert run.ledger.quarantine.holds() == [Hold(FILE, TABLE, "r1", 0, item.quarantine_id)]
@@ -84,10 +83,10 @@ def test_of_a_piece_that_is_not_recorded_nothing_is_held_and_its_repetition_hold
         raise failure
 
     with pytest.raises(type(failure)):
-        record(run, [report()], end)
+        record_reports(run, [report()], end)
     assert (run.ledger.quarantine.items(), run.ledger.quarantine.holds()) == ([], [])
     assert run.ledger.log.ranges() == []
-    record(run, [report()], held)  # the piece is repeated as a whole
+    record_reports(run, [report()], held)  # the piece is repeated as a whole
     assert len(run.ledger.quarantine.items("held")) == 1
     assert applied(run) == [OTHER]
 
@@ -95,7 +94,7 @@ def test_of_a_piece_that_is_not_recorded_nothing_is_held_and_its_repetition_hold
 def test_damage_holds_all_tables_of_the_run(run: Run) -> None:
     damage = Refusal(FILE, 20, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
     tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in (TABLE, OTHER))
-    record(run, [FileReport(FILE, 100, False, tallies, (damage,), ())], held)
+    record_reports(run, [FileReport(FILE, 100, False, tallies, (damage,), ())], held)
     assert {(hold.table, hold.region) for hold in run.ledger.quarantine.holds()} == {
         (TABLE, ANY_REGION),
         (OTHER, ANY_REGION),
@@ -105,7 +104,7 @@ def test_damage_holds_all_tables_of_the_run(run: Run) -> None:
 
 
 def test_an_item_is_released_only_by_the_name_of_its_own_run(run: Run) -> None:
-    record(run, [report()], held)
+    record_reports(run, [report()], held)
     (item,) = run.ledger.quarantine.items()
     other = Run(run.ledger.whole, run.ledger.whole.open_run("other", "test", SPEC, "test").run_id)
     with pytest.raises(UsageError, match=f"run other-1 has no quarantine item {item.quarantine_id}"):
@@ -173,7 +172,7 @@ def index(*events: RegionEvent) -> FileIndex:
 def test_what_waited_as_a_whole_counts_its_entries_once_they_are_applied(run: Run) -> None:
     run.__dict__["source_files"] = Local()
     damaged = Refusal(FILE, 90, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
-    record(run, [replace(report(), complete=False, refusals=(damaged,))], held)
+    record_reports(run, [replace(report(), complete=False, refusals=(damaged,))], held)
     waiting = [r for r in run.ledger.log.ranges() if r.table == TABLE]
     assert [(r.state, r.entries, r.first_write_ms, r.last_write_ms) for r in waiting] == [("sealed", 0, None, None)]
     assert _unread(run, TABLE) == {FILE}

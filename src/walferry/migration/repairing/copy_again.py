@@ -36,7 +36,7 @@ from walferry.migration.copying.copy import await_open
 from walferry.migration.touching.touched import end_equality
 from walferry.refusals import ANY_TABLE
 from walferry.replay.quarantine import held_regions
-from walferry.replay.rights.applying import fence_of, is_paused
+from walferry.replay.rights.applying import is_paused, lease_check_of
 from walferry.replay.rights.standstill import NoStandstillError, Standstill
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
@@ -283,16 +283,16 @@ def go_on(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]
             while not (standstill.replays or now.is_done or over()):  # nobody waits for the copying to end
                 now = _copy_some(work, route)
             if now.is_done:
-                return _finish(work, now, fence_of(run, route))
+                return _finish(work, now, lease_check_of(run, route))
         if over():
             raise NoStandstillError(f"{table} is no longer being copied: {now.describe()}", table=table)
 
 
-def _finish(work: _Work, done: Copying, fence: Change) -> Copying:
+def _finish(work: _Work, done: Copying, lease_check: Change) -> Copying:
     run, table = work.run, work.table
     # With this moment: no comparison that started earlier may make the table count as equal again.
     end_equality(run, table, f"{table} was copied again at {shown_utc(now_ms())}")
-    end_copying(run.ledger, table, done, fence)
+    end_copying(run.ledger, table, done, lease_check)
     run.ledger.audit(run.actor, "copied again", {"table": table, "cells": done.cells, "bytes": done.size})
     log.info(
         "%s was copied again: %s, %.1f MB; it must be compared now", table, amount(done.cells, "cell"), done.size / 1e6
@@ -332,7 +332,7 @@ def _empty(work: _Work, route: Route) -> None:
     If this is repeated after a kill, the master still empties the table only once; edits applied in between are copied,
     too. Whatever fails, the table is enabled again before the replay goes on.
     """
-    run, name, now, fence = work.run, work.target, work.now, fence_of(work.run, route)
+    run, name, now, lease_check = work.run, work.target, work.now, lease_check_of(work.run, route)
     if not now.emptied and run.ledger.phases.facts("approve") is not None:
         _enable(run, name)
         give_up(run, work.table, "the cutover had begun before the table was emptied")
@@ -346,13 +346,13 @@ def _empty(work: _Work, route: Route) -> None:
             run.target.truncate_table(name, nonce=now.nonce)
     except RemoteError as error:
         if not is_transient(error):  # the master would repeat its answer to the same nonce
-            replace(now, nonce=new_nonce()).advance(run.ledger, work.table, fence)
+            replace(now, nonce=new_nonce()).advance(run.ledger, work.table, lease_check)
         raise
     finally:
         _enable(run, name)
     if not now.emptied:
         emptied = replace(now, emptied=True, open=(), rest=b"", regions=0, cells=0, size=0, seconds=0.0, fault="")
-        emptied.advance(run.ledger, work.table, fence)
+        emptied.advance(run.ledger, work.table, lease_check)
         note_replaced(run.ledger, work.table)
         end_equality(run, work.table, f"{work.table} was emptied and is copied again")
         log.info("target table %s was emptied and is copied again: %s", name, now.reason or "no reason given")
@@ -386,7 +386,7 @@ def _copy_some(work: _Work, route: Route) -> Copying:
         if rest is not None and len(left) < AT_ONCE and (not stop or rest < stop):
             left.append((rest, stop))
             rest = stop or None
-    fence, began = fence_of(work.run, route), steady_s()
+    lease_check, began = lease_check_of(work.run, route), steady_s()
     until = began + WINDOW_SECONDS
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="copy again") as lanes:
         parts = list(lanes.map(partial(_copy_part, work, route, until), left))
@@ -396,7 +396,7 @@ def _copy_some(work: _Work, route: Route) -> Copying:
         of=max(len(borders), now.regions + len(left)), cells=now.cells + sum(part.cells for part in parts),
         size=now.size + sum(part.size for part in parts), seconds=now.seconds + steady_s() - began, fault="",
     )  # fmt: skip
-    after.advance(work.run.ledger, work.table, fence)
+    after.advance(work.run.ledger, work.table, lease_check)
     _tell(work, after)
     for part in parts:
         if part.error is not None:

@@ -40,7 +40,7 @@ from walferry.migration.explaining.difference_classes import Clients
 from walferry.migration.repairing.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
 from walferry.migration.sides.row_sides import Bounds
 from walferry.migration.sides.stored_sides import rules_of
-from walferry.replay.rights.applying import fence_of
+from walferry.replay.rights.applying import lease_check_of
 from walferry.replay.rights.lease import LeaseHeldError, LeaseLostError
 from walferry.replay.rights.standstill import NoStandstillError, Standstill
 from walferry.run.facts import opened_ms
@@ -374,9 +374,9 @@ def _compact(work: _Table, region: Region, rows: Mapping[bytes, RowRepair]) -> b
         families = _still_in_the_way(work, rows)
         if not families:
             return False
-        fence = fence_of(work.run, route)
+        lease_check = lease_check_of(work.run, route)
         owed = _owed(region.start, region.end, families)
-        work.run.ledger.notes.keep(_OWED, owed, work.source, fence)
+        work.run.ledger.notes.keep(_OWED, owed, work.source, lease_check)
         permit = Permit(route.guard, {work.target}, route.limits.request_seconds, _LATE)
         now = work.run.target.compact_region(
             work.target, min(rows), families, timeout_s=route.limits.request_seconds, may_send=permit.ask,
@@ -385,7 +385,7 @@ def _compact(work: _Table, region: Region, rows: Mapping[bytes, RowRepair]) -> b
         # If the region was split meanwhile, the note must cover both parts.
         start, end = min(region.start, now.start), max(region.end, now.end) if region.end and now.end else b""
         route.guard([work.target])
-        work.run.ledger.notes.keep(_OWED, _owed(start, end, families), work.source, fence)
+        work.run.ledger.notes.keep(_OWED, _owed(start, end, families), work.source, lease_check)
     return True
 
 

@@ -162,7 +162,7 @@ def load_pieces(
     task: RowTask,
     told: Sequence[InFile],
     apply: Callable[[int, str], BulkApplied],
-    fence: Change,
+    lease_check: Change,
 ) -> list[Loaded]:
     """Load the pieces that are not done. Returns the outcomes of all pieces, including those done earlier.
 
@@ -179,7 +179,7 @@ def load_pieces(
         return Loaded(cells=applied.cells, outranked=applied.outranked, files=applied.files, bytes=applied.bytes)
 
     pieces = run.ledger.batches.pieces("rows")
-    outcomes = apply_ranges(run, spark, task.route, fence, pieces, apply, "load edits in bulk", Loaded, shown_by)
+    outcomes = apply_ranges(run, spark, task.route, lease_check, pieces, apply, "load edits in bulk", Loaded, shown_by)
     remove_staged(run, run.tables)
     files, cells = sum(piece.files for piece in outcomes), sum(piece.cells for piece in outcomes)
     size = sum(piece.bytes for piece in outcomes)

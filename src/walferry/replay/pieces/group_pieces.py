@@ -35,7 +35,7 @@ def apply_group_pieces(
     run: Run,
     spark: SparkSession | None,
     route: Route,
-    fence: Change,
+    lease_check: Change,
     files: Iterable[WalFile],
     shown_in: Callable[[str], Shown],
     task_of: Callable[[Piece, tuple[WalFile, ...], frozenset[str]], GroupTask | None],
@@ -67,5 +67,5 @@ def apply_group_pieces(
     def done(piece: Piece, reports: list[FileReport]) -> None:
         shown[piece.number] = record(piece, files_of(piece), reports, shown)
 
-    apply_pieces(run, spark, route, fence, pieces, begin, done)
+    apply_pieces(run, spark, route, lease_check, pieces, begin, done)
     return shown

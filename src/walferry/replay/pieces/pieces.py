@@ -57,7 +57,7 @@ def apply_pieces(
     run: Run,
     spark: SparkSession | None,
     route: Route,
-    fence: Change,
+    lease_check: Change,
     pieces: Sequence[Piece],
     begin: Callable[[Piece], Callable[[], Result]],
     done: Callable[[Piece, Result], None],
@@ -65,13 +65,13 @@ def apply_pieces(
     """Apply the pieces that are not done with `run_pieces`, one per core at a time, or `AT_ONCE_HERE` without Spark.
     Pausing the run pauses this too.
 
-    Each piece is recorded as started, under `fence`, before `begin` is called. `done` is called only while the route's
-    leases are held.
+    Each piece is recorded as started, under `lease_check`, before `begin` is called. `done` is called only while the
+    route's leases are held.
     """
     context = None if spark is None else spark.sparkContext
 
     def started(piece: Piece) -> Callable[[], Result]:
-        run.ledger.batches.start(piece.number, fence)
+        run.ledger.batches.start(piece.number, lease_check)
         work = begin(piece)
 
         def in_a_process() -> Result:

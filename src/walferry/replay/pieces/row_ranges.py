@@ -98,7 +98,7 @@ def apply_ranges(
     run: Run,
     spark: SparkSession | None,
     route: Route,
-    fence: Change,
+    lease_check: Change,
     pieces: Sequence[Piece],
     apply: Callable[[int, str], Result],
     what: str,
@@ -118,8 +118,8 @@ def apply_ranges(
 
     def done(piece: Piece, result: Result) -> None:
         outcome = shown_by(piece, result)
-        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
+        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), lease_check)
         outcomes.append(outcome)
 
-    apply_pieces(run, spark, route, fence, pieces, begin, done)
+    apply_pieces(run, spark, route, lease_check, pieces, begin, done)
     return outcomes

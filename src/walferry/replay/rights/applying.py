@@ -98,7 +98,7 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
             raise verdict
 
 
-def fence_of(run: Run, route: Route) -> Change:
+def lease_check_of(run: Run, route: Route) -> Change:
     """A check for changes of the ledger: it raises LeaseLostError once another process has taken the leases.
 
     A process that takes leases records their numbers before it does anything else.
@@ -108,7 +108,7 @@ def fence_of(run: Run, route: Route) -> Change:
     numbers = {name: run.ledger.leases.newest(name) for name in names}
     route.guard(list(route.tables.values()))  # proves that these numbers are this process's own
 
-    def fence(connection: Connection) -> None:
+    def lease_check(connection: Connection) -> None:
         newer = run.ledger.leases.outdated(connection, numbers)
         if newer is not None:
             raise lease.LeaseLostError(
@@ -117,23 +117,23 @@ def fence_of(run: Run, route: Route) -> Change:
                 table=newer, number=numbers[newer],
             )  # fmt: skip
 
-    return fence
+    return lease_check
 
 
-class Fenced(ExitStack):
-    """Leases that are held until the block ends, and the fence for what is recorded in the meantime."""
+class UntilRecorded(ExitStack):
+    """Leases that are held until the block ends, and the lease check for what is recorded in the meantime."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._fence: Change = in_one()
+        self._lease_check: Change = in_one()
 
     def under(self, run: Run, leases: AbstractContextManager[Route]) -> None:
-        """Take these leases; without them nothing is fenced."""
-        self._fence = fence_of(run, self.enter_context(leases))
+        """Take these leases; without them nothing is checked."""
+        self._lease_check = lease_check_of(run, self.enter_context(leases))
 
-    def fence(self, connection: Connection) -> None:
+    def lease_check(self, connection: Connection) -> None:
         """Raise LeaseLostError, within a change of the ledger, if the leases are no longer held."""
-        self._fence(connection)
+        self._lease_check(connection)
 
 
 def remove_staged(run: Run, pairs: Sequence[TablePair]) -> None:

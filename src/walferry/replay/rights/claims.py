@@ -1,9 +1,10 @@
 """Claims: the right to write, as each process of a replay knows it (R13).
 
-A process sends only if it confirmed the lease less than L ago (`Limits.claim_seconds`), by a clock that keeps running
-while the machine sleeps. It asks ZooKeeper at its first request and then every L/2. In between, a watch on the holder
-and the state of its own session notify it at once when the lease may have ended. A process that takes the lease from a
-holder that did not release it first waits for L and for the requests sent in that time (`Limits.quiet_seconds`).
+A process sends only if it confirmed the lease less than L ago (`WriteLimits.claim_seconds`), by a clock that keeps
+running while the machine sleeps. It asks ZooKeeper at its first request and then every L/2. In between, a watch on the
+holder and the state of its own session notify it at once when the lease may have ended. A process that takes the lease
+from a holder that did not release it first waits for L and for the requests sent in that time
+(`WriteLimits.quiet_seconds`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Claims:
     seconds: float
     """L: a claim expires this long after its last confirmation"""
     quiet_seconds: float
-    """`Limits.quiet_seconds`"""
+    """`WriteLimits.quiet_seconds`"""
     attempt: Attempt | None = None
     """the attempt at a Spark task; None in the driver"""
     throttle: str | None = None

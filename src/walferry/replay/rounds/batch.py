@@ -46,8 +46,9 @@ from walferry.replay.pieces.row_ranges import (
     shown_earlier,
     unfinished,
 )
-from walferry.replay.quarantine import held_regions, record, untouched
-from walferry.replay.rights.applying import fence_of
+from walferry.replay.quarantine import held_regions
+from walferry.replay.record_reports import record_reports, untouched
+from walferry.replay.rights.applying import lease_check_of
 from walferry.replay.rounds.batch_bulk import BULK_ATTEMPTS, load_batch
 from walferry.replay.rounds.batch_work import Batch, Work, trace_regions
 from walferry.run.facts import keep_lines
@@ -88,18 +89,18 @@ class _RowsDone(BaseModel):
     refusals: tuple[Refusal, ...]
 
 
-def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence: Change) -> bool:
+def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, lease_check: Change) -> bool:
     """Record a batch in pieces, with the currently held regions; `continue_batch` applies it. Returns whether the batch
     goes in bulk.
 
-    `fence` must have been taken before the batch's files were chosen.
+    `lease_check` must have been taken before the batch's files were chosen.
     """
     held = {table: frozenset(regions) for table, regions in held_regions(run).items()}
     size = sum(file.length for file in batch.files)
     bulk = BULK_ATTEMPTS if run.spec.apply in ("auto", "bulk") and goes_in_bulk(run, size, held) else 0
     batch = batch.model_copy(update={"held": held, "bulk": bulk})
     pieces = [] if bulk else cut_groups(batch.files, piece_bytes)
-    run.ledger.batches.begin(batch.model_dump_json(), pieces, started_ms, fence)
+    run.ledger.batches.begin(batch.model_dump_json(), pieces, started_ms, lease_check)
     return bool(bulk)
 
 
@@ -111,11 +112,11 @@ def continue_batch(run: Run, spark: SparkSession, route: Route, sent: Mapping[st
     """
     if run.ledger.batches.now() is None:
         return None
-    fence = fence_of(run, route)
+    lease_check = lease_check_of(run, route)
     kept = run.ledger.batches.now()
     if kept is None:
         return None
-    work = Work(run, spark, route, Batch.model_validate_json(kept.plan), fence, sent or {})
+    work = Work(run, spark, route, Batch.model_validate_json(kept.plan), lease_check, sent or {})
     if not any(piece.attempts for piece in run.ledger.batches.pieces()):
         _look_at_closed(work)
     try:
@@ -171,7 +172,7 @@ def _apply_groups(work: Work) -> list[_GroupDone]:
 
     shown_in = _GroupDone.model_validate_json
     outcomes = apply_group_pieces(
-        work.run, work.spark, work.route, work.fence, work.batch.files, shown_in, task_of, record
+        work.run, work.spark, work.route, work.lease_check, work.batch.files, shown_in, task_of, record
     )
     return [outcome for _, outcome in sorted(outcomes.items())]
 
@@ -199,8 +200,8 @@ def _record_group(
     # These files' edits are already applied, but from here on nothing is applied to a table whose history broke.
     now = _at_first(lineage.refusals_of(after.breaks), now)
     now += [untouched(file, stopped) for file in files if stopped]
-    done = run.ledger.batches.done(piece.number, outcome.model_dump_json(), work.fence)
-    record(run, now, in_one(numbering.number_change(run, now, calm), done), told)
+    done = run.ledger.batches.done(piece.number, outcome.model_dump_json(), work.lease_check)
+    record_reports(run, now, in_one(numbering.number_change(run, now, calm), done), told)
     return outcome
 
 
@@ -224,7 +225,7 @@ def _apply_rows(work: Work, reports: Sequence[FileReport]) -> list[Refusal]:
     if not pieces:
         _stop_what_moved(work, reports)
         pieces = _plan_rows(work, reports)
-        work.run.ledger.batches.add(pieces, work.fence)
+        work.run.ledger.batches.add(pieces, work.lease_check)
     if not pieces:
         return []
     ranges, left = ranges_of(pieces), unfinished(pieces)
@@ -246,7 +247,7 @@ def _apply_rows(work: Work, reports: Sequence[FileReport]) -> list[Refusal]:
         )
         apply = place_rows(None if small else work.spark, task)
         outcomes = apply_ranges(
-            work.run, work.spark, work.route, work.fence, pieces, apply, "apply edits by row", _RowsDone,
+            work.run, work.spark, work.route, work.lease_check, pieces, apply, "apply edits by row", _RowsDone,
             lambda _, applied: _RowsDone(refusals=applied.refusals),
         )  # fmt: skip
     return [refusal for outcome in outcomes for refusal in outcome.refusals]
@@ -315,7 +316,9 @@ def _stop(work: Work, tables: Collection[str], refusals: Sequence[Refusal]) -> N
     held = {*tables, *(refusal.table for refusal in refusals)} - {ANY_TABLE}
     if held:
         work.guard()
-        record(work.run, _at_first(refusals, [untouched(file, held) for file in work.batch.files]), work.fence)
+        record_reports(
+            work.run, _at_first(refusals, [untouched(file, held) for file in work.batch.files]), work.lease_check
+        )
 
 
 def _record(work: Work, started_ms: int, groups: Sequence[_GroupDone], refusals: Sequence[Refusal]) -> Round:
@@ -336,8 +339,8 @@ def _record(work: Work, started_ms: int, groups: Sequence[_GroupDone], refusals:
     before, after = trace_regions(work, parts, tables)
     pieces = run.ledger.batches.pieces()
     work.guard()
-    end = in_one(numbering.number_change(run, parts, tables), run.ledger.batches.end(work.fence))
-    record(run, parts, end, lineage.changes(before, after, tables, batch.regions))
+    end = in_one(numbering.number_change(run, parts, tables), run.ledger.batches.end(work.lease_check))
+    record_reports(run, parts, end, lineage.changes(before, after, tables, batch.regions))
     keep_lines(run, "applied", batch.before)
     ended_ms, tallies = now_ms(), [tally for part in parts if part.complete for tally in part.tallies]
     latest = run.ledger.rounds.last()

@@ -55,7 +55,7 @@ def load_batch(work: Work) -> list[FileReport] | None:
         work.guard()
         left = batch.bulk - 1 if is_transient(error) else 0
         if left:
-            batches.replan(batch.model_copy(update={"bulk": left}).model_dump_json(), None, work.fence)
+            batches.replan(batch.model_copy(update={"bulk": left}).model_dump_json(), None, work.lease_check)
             raise
         _replan_by_rpc(work, error)
         return None
@@ -69,7 +69,7 @@ def _replan_by_rpc(work: Work, why: Exception) -> None:
     remove_staged(work.run, work.run.tables)  # so that no late load replaces edits sent from now on
     begun = any(piece.attempts for piece in batches.pieces())
     pieces = cut_groups(batch.files, work.route.limits.piece_bytes)
-    batches.replan(batch.model_copy(update={"bulk": 0}).model_dump_json(), pieces, work.fence)
+    batches.replan(batch.model_copy(update={"bulk": 0}).model_dump_json(), pieces, work.lease_check)
     if begun:
         raise OutcomeUnknownError(f"an executor may still load edits in bulk: {why}") from why
 
@@ -89,8 +89,8 @@ def _load(work: Work) -> list[FileReport]:
     reports = [file.index.report for file in told]
     _require_plain(work, reports)
     if not kept:
-        run.ledger.batches.add(as_pieces(ranges), work.fence)
-    load_pieces(run, work.spark, task, told, placed.apply, work.fence)
+        run.ledger.batches.add(as_pieces(ranges), work.lease_check)
+    load_pieces(run, work.spark, task, told, placed.apply, work.lease_check)
     return reports
 
 

@@ -52,7 +52,7 @@ class Work:
     spark: SparkSession
     route: Route
     batch: Batch
-    fence: Change
+    lease_check: Change
     """raises LeaseLostError, within a change of the ledger, if another process has taken the leases"""
     sent: Mapping[str, Sent]
 
@@ -85,7 +85,7 @@ class Work:
         return replace(self.route, tables={t: target for t, target in self.route.tables.items() if t in tables})
 
     def guard(self) -> None:
-        """Raise LeaseLostError if the leases are no longer held; `fence` checks again within a change of the ledger."""
+        """Raise LeaseLostError if the leases are no longer held; `lease_check` does it in a change of the ledger."""
         self.route.guard(list(self.route.tables.values()))
 
 

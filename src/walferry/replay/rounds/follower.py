@@ -14,7 +14,7 @@ from walferry.apply.route import Route
 from walferry.errors import GateShutError, WalferryError
 from walferry.replay.keeping.protect import way_of
 from walferry.replay.rights import dirty
-from walferry.replay.rights.applying import fence_of, is_paused, wait_while_paused
+from walferry.replay.rights.applying import is_paused, lease_check_of, wait_while_paused
 from walferry.replay.rights.lease import OutcomeUnknownError
 from walferry.replay.rights.standstill import Standstill
 from walferry.replay.rounds.open_logs import OpenLogs
@@ -81,7 +81,7 @@ def _replay(
     with standstill.replaying(run) as route:
         busy, cut_at = False, time.monotonic()
         try:
-            open_logs = OpenLogs(run, route, fence_of(run, route)) if run.spec.follow else None
+            open_logs = OpenLogs(run, route, lease_check_of(run, route)) if run.spec.follow else None
             while True:
                 wait_while_paused(run)
                 busy = True

@@ -104,13 +104,14 @@ def seconds_between(groups: int) -> float:
 class OpenLogs:
     """Sends what the open logs show. A replay needs a new one each time it takes its leases. Thread-safe.
 
-    Before anything is sent, it is noted in the ledger under `fence`, which raises once another process has the leases.
+    Before anything is sent, it is noted in the ledger under `lease_check`, which raises once another process has the
+    leases.
     """
 
-    def __init__(self, run: Run, route: Route, fence: Change) -> None:
+    def __init__(self, run: Run, route: Route, lease_check: Change) -> None:
         self._run = run
         self._route = route
-        self._fence = fence
+        self._lease_check = lease_check
         self._passing = threading.RLock()
         """held during a pass, and while the followed logs and regions change"""
         self._tails: dict[str, OpenTail] = {}
@@ -489,7 +490,7 @@ class OpenLogs:
         """Note in the ledger what has been sent or is about to be, and how far each group was read."""
         sent = {tail.file.name: tail.shown() for tail in self._every if tail.sends}
         changed = {name: one for name, one in sent.items() if self._noted.get(name) != one}
-        note_sent(self._run.ledger, changed, self._fence)
+        note_sent(self._run.ledger, changed, self._lease_check)
         self._noted = sent
         self._ahead = self._ahead.having({group: tail.followed for group, tail in self._tails.items()})
         keep_ahead(self._run.ledger, self._ahead)

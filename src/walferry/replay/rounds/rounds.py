@@ -32,7 +32,7 @@ from walferry.replay.log.cut import (
 )
 from walferry.replay.log.taken_back import compare_sent
 from walferry.replay.quarantine import apply_released
-from walferry.replay.rights.applying import applying, fence_of, shared_by_workers
+from walferry.replay.rights.applying import applying, lease_check_of, shared_by_workers
 from walferry.replay.rounds.batch import begin_batch, continue_batch
 from walferry.replay.rounds.batch_work import Batch
 from walferry.replay.rounds.completeness import check_complete
@@ -57,8 +57,8 @@ def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs |
     """
     route = shared_by_workers(run, route, spark)
     continue_batch(run, spark, route, sent_earlier(run))
-    started_ms, fence = now_ms(), fence_of(run, route)
-    apply_released(run, spark, route, fence)  # rereads rows of the source, so it runs before open logs are sent
+    started_ms, lease_check = now_ms(), lease_check_of(run, route)
+    apply_released(run, spark, route, lease_check)  # rereads rows of the source, so it runs before open logs are sent
     with open_logs.beside() if open_logs else nullcontext():
         applied = kept_lines(run, "applied")
         try:
@@ -70,7 +70,7 @@ def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs |
         early = open_logs.settle(cut, files, applied, route) if open_logs else sent_before(run, cut)
         batch = _batch(files, applied, cut.after, cut.started_ms, cut.before, cut.regions, early.followed)
         mark_overtaken(run, route, batch.files)
-        in_bulk = begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
+        in_bulk = begin_batch(run, batch, started_ms, route.limits.piece_bytes, lease_check)
         if open_logs and in_bulk:
             open_logs.stop()
         done = _finish(run, spark, route, early.sent)
@@ -88,8 +88,8 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             route = shared_by_workers(run, held, spark)
             sent = sent_earlier(run)
             earlier = continue_batch(run, spark, route, sent)
-            started_ms, fence = now_ms(), fence_of(run, route)
-            apply_released(run, spark, route, fence)
+            started_ms, lease_check = now_ms(), lease_check_of(run, route)
+            apply_released(run, spark, route, lease_check)
             listed = await_archive(run)
             check_complete(run, listed, to_end_fence=True)
             below = run.fences().within(listed)
@@ -100,7 +100,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             before, at_ms = kept_lines(run, "end fence"), fence_facts(run, "end").at_ms
             batch = _batch(_pending(run, below), applied, now, at_ms, before, regions, frozenset())
             mark_overtaken(run, route, batch.files)
-            begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
+            begin_batch(run, batch, started_ms, route.limits.piece_bytes, lease_check)
             done = [*filter(None, [earlier]), _finish(run, spark, route, sent)]
             compare_sent(run, route)
         return {name: sum(getattr(one, name) for one in done) for name in ("files", "cells", "bytes")}

@@ -37,7 +37,8 @@ from walferry.replay.log.lineage import FamiliesOf, created, families_of, trace
 from walferry.replay.log.settled import OtherRuns, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.log.span_files import covering, known_files, missing_ranges, window_of
 from walferry.replay.pieces.bulk_pieces import bulk_faults
-from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of
+from walferry.replay.quarantine import LEAVING_OUT, borders_of
+from walferry.replay.record_reports import item_of
 from walferry.replay.rights.applying import applying, shared_by_workers
 from walferry.replay.targets import target_faults
 from walferry.replay.windows.window_bulk import apply_in_bulk, in_bulk
@@ -259,15 +260,15 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
         )  # fmt: skip
         _reread(run, spark, route, released)
         if done.refusals:
-            ids = run.ledger.quarantine.put(quarantined(done.refusals, released), fence=done.fence)
-            run.ledger.batches.drop(done.fence)
+            ids = run.ledger.quarantine.put(quarantined(done.refusals, released), lease_check=done.lease_check)
+            run.ledger.batches.drop(done.lease_check)
             raise RefusedEditsError(
                 f"{amount(len(done.refusals), 'edit')} of {window} could not be applied, the first: "
                 f"{done.refusals[0].reason}. See `walferry quarantine list {run.run_id}`; release them, "
                 "then run the window again",
                 items=ids,
             )
-        run.ledger.log.set_ranges(done.ranges, also=run.ledger.batches.end(done.fence))
+        run.ledger.log.set_ranges(done.ranges, also=run.ledger.batches.end(done.lease_check))
     return {
         "files": len(plan.files), "bytes": done.bytes, "cells": done.cells, "outranked": done.outranked,
         "along": len(plan.along), "pieces": done.pieces, "repeated": done.repeated,

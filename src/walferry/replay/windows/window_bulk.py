@@ -24,7 +24,7 @@ from walferry.refusals import RefusalKind
 from walferry.replay.pieces.bulk_pieces import bulk_task, cut_in_bulk, goes_in_bulk, load_pieces
 from walferry.replay.pieces.pieces import repeated
 from walferry.replay.pieces.row_ranges import as_pieces, ranges_of, unfinished
-from walferry.replay.rights.applying import fence_of
+from walferry.replay.rights.applying import lease_check_of
 from walferry.replay.windows.window_pieces import (
     Found,
     WindowApplied,
@@ -57,9 +57,9 @@ def apply_in_bulk(
     """Apply the rest of a window's edits in bulk; otherwise as `window_pieces.apply_in_pieces`."""
     session = None if is_small(task.files, task.route.limits.here_bytes) else spark()
     place = place_here if session is None else partial(place_in_bulk, session)
-    fence = fence_of(run, task.route)
+    lease_check = lease_check_of(run, task.route)
     planned_from = digest_of(task, released, "bulk")
-    found = kept_plan(run, planned_from, fence)
+    found = kept_plan(run, planned_from, lease_check)
     if found is None:
         ranges = cut_in_bulk(run, AT_ONCE_HERE if session is None else workers(session), task)
         left = None
@@ -74,10 +74,10 @@ def apply_in_bulk(
             require_one_history([file.index for file in told])
             found = _found(run, task, told, own, planned_from)
         if refusals:
-            return WindowApplied(0, 0, found.bytes, 0, 0, refusals, (), fence)
+            return WindowApplied(0, 0, found.bytes, 0, 0, refusals, (), lease_check)
         if left is None:
-            run.ledger.batches.begin(found.model_dump_json(), as_pieces(ranges), now_ms(), fence)
-        loaded = load_pieces(run, session, task, told, placed.apply, fence)
+            run.ledger.batches.begin(found.model_dump_json(), as_pieces(ranges), now_ms(), lease_check)
+        loaded = load_pieces(run, session, task, told, placed.apply, lease_check)
     pieces = run.ledger.batches.pieces()
     outranked = sum(piece.outranked for piece in loaded)
     return WindowApplied(
@@ -88,7 +88,7 @@ def apply_in_bulk(
         repeated=repeated(pieces),
         refusals=(),
         ranges=found.ranges,
-        fence=fence,
+        lease_check=lease_check,
     )
 
 

@@ -39,8 +39,8 @@ from walferry.replay.pieces.row_ranges import (
     shown_earlier,
     unfinished,
 )
-from walferry.replay.quarantine import range_of
-from walferry.replay.rights.applying import fence_of, shared_by_workers
+from walferry.replay.record_reports import range_of
+from walferry.replay.rights.applying import lease_check_of, shared_by_workers
 from walferry.replay.rights.lease import resource
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
@@ -108,7 +108,7 @@ class WindowApplied:
     refusals: tuple[Refusal, ...]
     ranges: tuple[WalRange, ...]
     """ranges to record if nothing was refused"""
-    fence: Change
+    lease_check: Change
     """raises LeaseLostError, within a change of the ledger, if another process has taken the leases"""
 
 
@@ -132,19 +132,19 @@ def apply_in_pieces(
     Calls `spark` only when needed: not if the files are small and nothing has to be sorted.
     """
     session = None if is_small(task.files, task.route.limits.here_bytes) else spark()
-    fence = fence_of(run, task.route)
+    lease_check = lease_check_of(run, task.route)
     planned_from = digest_of(task, released)
-    found = kept_plan(run, planned_from, fence)
+    found = kept_plan(run, planned_from, lease_check)
     if found is None:
         indexes = index_files(session, task.route, task.files, task)
         require_one_history(indexes)
         found = _found(run, task, indexes, own, planned_from)
         if any(refusal.kind is RefusalKind.DAMAGE for refusal in found.refusals):
-            return WindowApplied(0, 0, found.bytes, 0, 0, found.refusals, (), fence)
+            return WindowApplied(0, 0, found.bytes, 0, 0, found.refusals, (), lease_check)
         pieces = _cut(task, found, indexes)
-        run.ledger.batches.begin(found.model_dump_json(), pieces, now_ms(), fence)
-    rows = _apply_rows(run, spark, task, found, fence)
-    groups = _apply_groups(run, session, task, found, fence)
+        run.ledger.batches.begin(found.model_dump_json(), pieces, now_ms(), lease_check)
+    rows = _apply_rows(run, spark, task, found, lease_check)
+    groups = _apply_groups(run, session, task, found, lease_check)
     of_rows, of_groups = [r for done in rows for r in done.refusals], [r for done in groups for r in done.refusals]
     pieces = run.ledger.batches.pieces()
     return WindowApplied(
@@ -155,7 +155,7 @@ def apply_in_pieces(
         repeated=repeated(pieces),
         refusals=tuple(dict.fromkeys([*found.refusals, *of_rows, *of_groups])),
         ranges=found.ranges,
-        fence=fence,
+        lease_check=lease_check,
     )
 
 
@@ -178,7 +178,7 @@ def digest_of(task: RowTask, released: Collection[tuple[int, str | None]], *more
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def kept_plan(run: Run, planned_from: str, fence: Change) -> Found | None:
+def kept_plan(run: Run, planned_from: str, lease_check: Change) -> Found | None:
     """The plan of an earlier attempt, if it can be continued; otherwise None, and its batch is removed."""
     batch = run.ledger.batches.now()
     if batch is None:
@@ -191,7 +191,7 @@ def kept_plan(run: Run, planned_from: str, fence: Change) -> Found | None:
     if why is None:
         return found
     log.warning("%s is applied again from its beginning: %s since the last attempt", run.run_id, why)
-    run.ledger.batches.drop(fence)
+    run.ledger.batches.drop(lease_check)
     return None
 
 
@@ -283,7 +283,7 @@ def _cut(task: RowTask, found: Found, indexes: Sequence[FileIndex]) -> list[Piec
 
 
 def _apply_rows(
-    run: Run, spark: Callable[[], SparkSession], task: RowTask, found: Found, fence: Change
+    run: Run, spark: Callable[[], SparkSession], task: RowTask, found: Found, lease_check: Change
 ) -> list[_RowsDone]:
     pieces = run.ledger.batches.pieces("rows")
     left = unfinished(pieces)
@@ -302,10 +302,12 @@ def _apply_rows(
         return _RowsDone(cells=applied.cells, outranked=applied.outranked, refusals=applied.refusals)
 
     apply = place_rows(session, task)
-    return apply_ranges(run, session, task.route, fence, pieces, apply, "apply edits by row", _RowsDone, shown_by)
+    return apply_ranges(run, session, task.route, lease_check, pieces, apply, "apply edits by row", _RowsDone, shown_by)
 
 
-def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Found, fence: Change) -> list[_GroupDone]:
+def _apply_groups(
+    run: Run, spark: SparkSession | None, task: RowTask, found: Found, lease_check: Change
+) -> list[_GroupDone]:
     def task_of(piece: Piece, files: tuple[WalFile, ...], held: frozenset[str]) -> GroupTask:
         return GroupTask(task.route, files, found.standing, held, window=task.window.times, skipped=task.skipped)
 
@@ -323,8 +325,8 @@ def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Fo
         if any(not report.complete for report in reports):
             held |= found.standing  # nothing after damage in a group is applied
         outcome = _GroupDone(held=frozenset(held), refusals=refusals)
-        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
+        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), lease_check)
         return outcome
 
     shown_in = _GroupDone.model_validate_json
-    return list(apply_group_pieces(run, spark, task.route, fence, task.files, shown_in, task_of, record).values())
+    return list(apply_group_pieces(run, spark, task.route, lease_check, task.files, shown_in, task_of, record).values())

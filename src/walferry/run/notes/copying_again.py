@@ -62,12 +62,12 @@ class Copying:
         """Record that a table is to be copied again."""
         ledger.notes.keep(_NOTE, self._facts(), table)
 
-    def advance(self, ledger: RunLedger, table: str, fence: Change = lambda connection: None) -> None:
+    def advance(self, ledger: RunLedger, table: str, lease_check: Change = lambda connection: None) -> None:
         """Record the progress of the copy.
 
-        Raises what `fence` raises, and GivenUpError if somebody has ended this copy, or requested another one.
+        Raises what `lease_check` raises, and GivenUpError if somebody has ended this copy, or requested another one.
         """
-        _advance(ledger, table, self, self._facts(), fence)
+        _advance(ledger, table, self, self._facts(), lease_check)
 
     def _facts(self) -> dict[str, Any]:
         ranges = [[start.hex(), stop.hex()] for start, stop in self.open]
@@ -105,12 +105,12 @@ class Copied:
         return f"copied again until {shown_utc(self.at_ms)}, {much} ({self.by}{why})"
 
 
-def end_copying(ledger: RunLedger, table: str, done: Copying, fence: Change) -> None:
+def end_copying(ledger: RunLedger, table: str, done: Copying, lease_check: Change) -> None:
     """Record that all rows of a table were copied. Raises the errors of `Copying.advance`."""
     ended = Copied(done.by, done.reason, now_ms(), done.cells, done.size, round(done.seconds, 1), done.request)
     ledger.notes.keep(_DONE, asdict(ended), table)
     note_replaced(ledger, table)
-    _advance(ledger, table, done, None, fence)
+    _advance(ledger, table, done, None, lease_check)
 
 
 def give_up_copying(ledger: RunLedger, table: str) -> None:
@@ -137,9 +137,9 @@ def replaced_ms(ledger: RunLedger, table: str) -> int | None:
     return None if kept is None else int(kept["at_ms"])
 
 
-def _advance(ledger: RunLedger, table: str, now: Copying, facts: dict[str, Any] | None, fence: Change) -> None:
+def _advance(ledger: RunLedger, table: str, now: Copying, facts: dict[str, Any] | None, lease_check: Change) -> None:
     def same(connection: Connection, kept: dict[str, Any]) -> None:
-        fence(connection)
+        lease_check(connection)
         if kept["asked_ms"] != now.asked_ms:
             raise gone
 

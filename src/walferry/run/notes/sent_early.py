@@ -37,11 +37,11 @@ def sent_early(ledger: RunLedger) -> dict[str, SentEarly]:
     return {name: SentEarly.model_validate(kept) for name, (kept, _) in ledger.notes.named(_NOTE).items()}
 
 
-def note_sent(ledger: RunLedger, files: Mapping[str, SentEarly], fence: Change) -> None:
-    """Note what is about to be sent, replacing older notes of these files. Raises what `fence` raises."""
+def note_sent(ledger: RunLedger, files: Mapping[str, SentEarly], lease_check: Change) -> None:
+    """Note what is about to be sent, replacing older notes of these files. Raises what `lease_check` raises."""
     facts: dict[str, Mapping[str, Any]] = {name: one.model_dump() for name, one in files.items()}
     if facts:
-        ledger.notes.keep_each(_NOTE, facts, fence)
+        ledger.notes.keep_each(_NOTE, facts, lease_check)
 
 
 def compared(ledger: RunLedger, files: Collection[str]) -> None:

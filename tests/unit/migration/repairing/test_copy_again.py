@@ -40,7 +40,7 @@ TABLE = "shop:orders"
 KEYS = st.lists(st.binary(min_size=1, max_size=2), unique=True, max_size=12).map(sorted)
 
 
-def no_fence(connection: object) -> None:
+def no_check(connection: object) -> None:
     """Nobody has taken the leases."""
 
 
@@ -105,7 +105,7 @@ def test_every_row_is_copied_in_whatever_windows_and_from_wherever_it_was_interr
         patch.setattr(module, "writer_to", lambda route: None)
         patch.setattr(module, "steady_s", lambda: 0.0 if left > 0 else 1e9)
         patch.setattr(module, "WINDOW_SECONDS", 1.0)
-        patch.setattr(module, "fence_of", lambda run, route: no_fence)
+        patch.setattr(module, "lease_check_of", lambda run, route: no_check)
         for step in range(1_000):
             if work.now.is_done:
                 break
@@ -185,7 +185,7 @@ def test_whoever_asks_twice_does_not_begin_anew(run: Run) -> None:
     going_on.advance(run.ledger, TABLE)
     assert copying(run.ledger) == {TABLE: going_on}
     assert waits_for_copying(run.ledger).endswith("1 of 3 regions, 5 MB are copied; its last attempt failed: refused")
-    end_copying(run.ledger, TABLE, going_on, no_fence)
+    end_copying(run.ledger, TABLE, going_on, no_check)
     assert not waits_for_copying(run.ledger)
     assert copied(run.ledger)[TABLE].describe().endswith(", 10 cells, 5.0 MB (kim: why)")
 
@@ -300,7 +300,7 @@ class Target:
 
 def emptied_by(run: Run, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     run.__dict__["target"] = target
-    monkeypatch.setattr(module, "fence_of", lambda run, route: no_fence)
+    monkeypatch.setattr(module, "lease_check_of", lambda run, route: no_check)
     route: Any = SimpleNamespace(guard=lambda tables: None)
     module._empty(module._Work(run, cast(Any, None), TABLE, lambda: False), route)
 

@@ -219,7 +219,7 @@ def test_a_run_that_is_aborted_while_it_applies_gives_back_as_soon_as_it_notices
         return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
 
     monkeypatch.setattr(follower, "run_round", round_beside_an_abort)
-    monkeypatch.setattr(follower, "fence_of", lambda *_: lambda _: None)
+    monkeypatch.setattr(follower, "lease_check_of", lambda *_: lambda _: None)
     monkeypatch.setattr(follower, "_let_go", lambda _: None)
     with at_work(run), pytest.raises(RunEndedError):
         follower.replay(

@@ -27,7 +27,7 @@ from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay.log import lineage
 from walferry.replay.log.cut import regions_if_exists
 from walferry.replay.pieces import group_pieces
-from walferry.replay.rights.applying import fence_of
+from walferry.replay.rights.applying import lease_check_of
 from walferry.replay.rights.lease import LeaseLostError
 from walferry.replay.rounds.batch import begin_batch, continue_batch
 from walferry.replay.rounds.batch_work import Batch
@@ -112,7 +112,7 @@ def calm(run: Run, number: int, at_cut: Mapping[str, Sequence[Region]] | None = 
         ),
         0,
         route.limits.piece_bytes,
-        fence_of(run, route),
+        lease_check_of(run, route),
     )
     continue_batch(run, SPARK, route)
 

@@ -32,7 +32,7 @@ from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 from walferry.replay.log import lineage
 from walferry.replay.pieces import bulk_pieces, group_pieces
 from walferry.replay.pieces.bulk_pieces import table_faults
-from walferry.replay.rights.applying import fence_of
+from walferry.replay.rights.applying import lease_check_of
 from walferry.replay.rights.lease import OutcomeUnknownError
 from walferry.replay.rounds import batch_bulk
 from walferry.replay.rounds.batch import begin_batch, continue_batch
@@ -151,7 +151,7 @@ def begin(run: Run, files: Sequence[WalFile] = FILES) -> int:
     """Begin a batch; how often it may fail in bulk."""
     batch = Batch(files=tuple(files), calm=frozenset({TABLE}), standing=frozenset({REGION}), cut_ms=1,
                   before={TABLE: {REGION: "rs"}}, regions={TABLE: tuple(Cluster().regions(TABLE))})  # fmt: skip
-    begin_batch(run, batch, 5, ROUTE.limits.piece_bytes, fence_of(run, ROUTE))
+    begin_batch(run, batch, 5, ROUTE.limits.piece_bytes, lease_check_of(run, ROUTE))
     return plan(run).bulk
 
 

@@ -27,7 +27,7 @@ from walferry.ledger import Hold, Ledger, Piece, QuarantineItem, Round, SeenFile
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay.log import lineage
 from walferry.replay.pieces import group_pieces
-from walferry.replay.rights.applying import fence_of
+from walferry.replay.rights.applying import lease_check_of
 from walferry.replay.rights.lease import LeaseLostError
 from walferry.replay.rounds import batch as applying
 from walferry.replay.rounds.batch import begin_batch, continue_batch
@@ -129,7 +129,7 @@ def run(tmp_path: Path, executors: Executors) -> Iterator[Run]:
         regions = {table: tuple(run.source.regions(table)) for table in TABLES}
         batch = Batch(files=tuple(files), calm=frozenset({CALM}), standing=frozenset({STILL, "c" * 32}), cut_ms=1,
                       before=BEFORE, regions=regions)  # fmt: skip
-        begin_batch(run, batch, 5, ROUTE.limits.piece_bytes, fence_of(run, ROUTE))
+        begin_batch(run, batch, 5, ROUTE.limits.piece_bytes, lease_check_of(run, ROUTE))
         yield run
 
 
@@ -162,7 +162,7 @@ def follow_moved(run: Run) -> None:
     assert kept is not None
     plan = Batch.model_validate_json(kept.plan).model_copy(update={"followed": frozenset({MOVED})})
     pieces = run.ledger.batches.pieces()
-    run.ledger.batches.replan(plan.model_dump_json(), pieces, fence_of(run, ROUTE))
+    run.ledger.batches.replan(plan.model_dump_json(), pieces, lease_check_of(run, ROUTE))
 
 
 def test_the_rest_of_a_region_that_was_followed_through_its_moves_goes_by_group(run: Run, executors: Executors) -> None:
@@ -308,18 +308,18 @@ def test_a_process_that_was_succeeded_neither_begins_nor_records_anything(
         return real(spark, tasks, what)
 
     monkeypatch.setattr(group_pieces, "apply_groups", succeeded)
-    fence = fence_of(run, ROUTE)
+    lease_check = lease_check_of(run, ROUTE)
     with pytest.raises(LeaseLostError, match="another process has taken it"):
         proceed(run)
     assert executors.files == ["b.1"]
     assert [piece.state for piece in run.ledger.batches.pieces()] == ["running", *["waiting"] * 3]
     assert run.ledger.log.ranges() == []
     changes: list[Callable[[], None]] = [
-        lambda: run.ledger.batches.start(3, fence),
-        lambda: run.ledger.batches.finish(3, "{}", fence),
-        lambda: run.ledger.batches.add([Piece(9, "rows", "", "", 1)], fence),
-        lambda: run.ledger.log.set_ranges([], also=run.ledger.batches.end(fence)),
-        lambda: run.ledger.batches.begin("", [], 1, fence),
+        lambda: run.ledger.batches.start(3, lease_check),
+        lambda: run.ledger.batches.finish(3, "{}", lease_check),
+        lambda: run.ledger.batches.add([Piece(9, "rows", "", "", 1)], lease_check),
+        lambda: run.ledger.log.set_ranges([], also=run.ledger.batches.end(lease_check)),
+        lambda: run.ledger.batches.begin("", [], 1, lease_check),
     ]
     for change in changes:
         with pytest.raises(LeaseLostError):

@@ -43,7 +43,7 @@ def process(ledger_url: str, run_id: str, target: Target) -> Iterator[Run]:
 @pytest.fixture(autouse=True)
 def unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The open logs are a stub, or have nothing to send."""
-    monkeypatch.setattr(follower, "fence_of", lambda *_: lambda _: None)
+    monkeypatch.setattr(follower, "lease_check_of", lambda *_: lambda _: None)
 
 
 def run_before_replay(ledger: Ledger) -> str:

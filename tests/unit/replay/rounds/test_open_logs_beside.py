@@ -40,11 +40,11 @@ def test_a_process_that_has_lost_its_leases_notes_and_sends_nothing(run: Run, fo
     follow()
     is_lost = False
 
-    def fence(_: Connection) -> None:
+    def lease_check(_: Connection) -> None:
         if is_lost:
             raise LeaseLostError("another process has taken it", table="orders", number=1)
 
-    open_logs = OpenLogs(run, ROUTE, fence)
+    open_logs = OpenLogs(run, ROUTE, lease_check)
     open_logs.applied(cut_of(run, NOW - 5_000))
     is_lost = True
     write(run, SERVERS[0], 0, 1)
@@ -109,7 +109,7 @@ def test_while_released_edits_are_applied_nothing_is_sent_and_a_log_that_cannot_
         raise TransientError("a server does not answer", server="rs,1,1")
 
     open_logs = follow()
-    for name in ("continue_batch", "fence_of", "kept_lines"):
+    for name in ("continue_batch", "lease_check_of", "kept_lines"):
         monkeypatch.setattr(rounds, name, lambda *_: None)
     monkeypatch.setattr(rounds, "shared_by_workers", lambda run, route, spark: route)
     monkeypatch.setattr(rounds, "apply_released", apply_released)

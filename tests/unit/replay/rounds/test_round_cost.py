@@ -20,7 +20,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, LogPosition, Round, SeenFile, WalRange, columns, store
 from walferry.replay.log import cut as cutting
 from walferry.replay.log.cut import cut_log, see
-from walferry.replay.quarantine import record
+from walferry.replay.record_reports import record_reports
 from walferry.replay.rounds.completeness import check_complete
 from walferry.run.progress.status import status
 from walferry.run.run import Run
@@ -184,7 +184,7 @@ def one_round(run: Run, number: int) -> list[WalFile]:
     waiting = run.ledger.log.pending([file.name for file in below])
     pending = [file for file in below if file.name in waiting]
     reports = [FileReport(f.name, 8, True, (TableTally(TABLE, 1, 1, 1, 1),), (), ()) for f in pending]
-    record(run, reports, lambda connection: None)
+    record_reports(run, reports, lambda connection: None)
     run.ledger.rounds.record(made(number))
     status(run.ledger)
     assert run.ledger.log.gaps() == []

@@ -317,7 +317,7 @@ def test_the_drain_does_not_begin_while_a_file_is_missing(run: Run, monkeypatch:
     monkeypatch.setattr(rounds, "applying", lambda run: nullcontext())
     monkeypatch.setattr(rounds, "shared_by_workers", lambda *_: None)
     monkeypatch.setattr(rounds, "apply_released", lambda *_: None)
-    monkeypatch.setattr(rounds, "fence_of", lambda *_: None)
+    monkeypatch.setattr(rounds, "lease_check_of", lambda *_: None)
     monkeypatch.setattr(rounds, "begin_batch", lambda *_: pytest.fail("something was applied"))
     monkeypatch.setattr(run, "once", lambda phase, work: work())
     run.ledger.log.set_fence("end", [LogPosition(GROUP, f"{GROUP}.11", 11, 0)])
