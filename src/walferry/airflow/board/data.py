@@ -104,6 +104,7 @@ def _line(ledger: Ledger, run: RunRecord) -> Facts:
 def _head(ledger: Ledger, run: RunRecord, now: Status) -> Facts:
     return now.model_dump() | {
         "name": run.name,
+        "kind": run.kind,
         "owner": run.owner,
         "tables": len(source_tables(run)),
         "max_lag": options_of(run).max_lag,
@@ -138,7 +139,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "run": _head(ledger, run, now)
         | report.model_dump(include={"log_bytes", "rounds", "data_docs", "ledger"}),
         "alarms": _alarms(
-            now, options_of(run).max_lag, lost, [i for i in items if i.state == "held"], report,
+            run, now, lost, [i for i in items if i.state == "held"], report,
             faults(ledger.of(run.run_id), now.cause),
         ),
         "readiness": _readiness(ledger, run),
@@ -213,15 +214,15 @@ def _hole(hole: Hole) -> Facts:
 
 
 def _alarms(
+    run: RunRecord,
     now: Status,
-    most_lag: int,
     lost: Sequence[Hole],
     held: Sequence[Quarantined],
     report: Report,
     missing_numbers: Sequence[str],
 ) -> list[Facts]:
     """What a person must know besides the run's state, the worst first."""
-    alarms = []
+    alarms, most_lag = [], options_of(run).max_lag
     if lost:
         files = sorted({hole.gap.file for hole in lost})
         more = f" and {amount(len(files) - 1, 'more file')}" if len(files) > 1 else ""
@@ -246,7 +247,8 @@ def _alarms(
         alarms.append({"kind": "gap", "text": f"{text[0].upper()}{text[1:]}"})
     alarms += [{"kind": "failed", "text": text} for text in missing_numbers]
     if now.lag_seconds and now.lag_seconds > most_lag:
-        text = f"The lag is {now.lag_seconds:.0f} s; a cutover needs at most {most_lag} s"
+        limit = f"a cutover needs at most {most_lag} s" if run.kind == "migration" else f"max_lag is {most_lag} s"
+        text = f"The lag is {now.lag_seconds:.0f} s; {limit}"
         alarms.append({"kind": "note", "text": text})
     alarms += [{"kind": "note", "text": row.text} for row in now.counted_numbers]
     alarms += [{"kind": "note", "text": f"{t} is read-only at the source, and stays so"} for t in report.read_only]

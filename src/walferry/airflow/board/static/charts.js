@@ -50,10 +50,11 @@ export function charts(facts) {
   }
   const range = [facts.charts.from_ms, newest(at)].map((ms) => new Date(ms).toISOString());
   const limit = facts.run.max_lag;
+  const limitText = facts.run.kind === "migration" ? `cutover below ${limit} s` : `max_lag ${limit} s`;
   const extra = limit
     ? {
         shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: limit, y1: limit, line: { color: color("--bad"), width: 1.5, dash: "dash" } }],
-        annotations: [{ xref: "paper", x: 1, xanchor: "right", y: limit, yanchor: "bottom", text: `cutover below ${limit} s`, showarrow: false, bgcolor: color("--page"), font: { size: 11, color: color("--bad") } }],
+        annotations: [{ xref: "paper", x: 1, xanchor: "right", y: limit, yanchor: "bottom", text: limitText, showarrow: false, bgcolor: color("--page"), font: { size: 11, color: color("--bad") } }],
       }
     : {};
   const highest = Math.max(...seconds);
