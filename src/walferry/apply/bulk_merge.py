@@ -140,7 +140,8 @@ class Merge:
         yield from self._kept(*sorted_cells(waiting))
 
     def _kept(self, buffer: Bytes, positions: Int64s, numbers: Int64s) -> Iterator[tuple[Bytes, Int64s]]:
-        """Of whole rows what is to be loaded of the first list; the rest of it is put aside."""
+        """Yield the cells of whole rows that are to be loaded for the first list of clusters; put those of the other
+        lists aside."""
         left_out = outranked(buffer, positions, numbers)
         self.outranked += int(left_out.sum())
         keep = winners(buffer, positions) & ~left_out & (numbers & 1 == 0)

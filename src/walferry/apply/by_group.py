@@ -37,7 +37,7 @@ from walferry.wal.files import WalFile
 
 @dataclass(frozen=True)
 class GroupTask:
-    """Files of one WAL group in order. Their edits are applied for regions that stood still and are not held."""
+    """Files of one WAL group in order. An edit is applied only if its region stood still and is not held."""
 
     route: Route
     files: tuple[WalFile, ...]

@@ -218,7 +218,7 @@ class WalReader:
             self._decoder = PlainEntries(raw, self.end, batch_bytes)
 
     def resume(self, chunks: Iterable[bytes]) -> None:
-        """Let iteration continue where it stopped, with the file's bytes from `needs` on.
+        """Give iteration the file's bytes from offset `needs` on, so that it continues where it stopped.
 
         Call this after the end of an unfinished file, or after `chunks` failed.
         """

@@ -49,8 +49,8 @@ def _compare(run: Run, spark: Callable[[], SparkSession], table: str) -> TableCo
 
 
 def _repair_found(run: Run, standstill: Standstill, result: TableComparison) -> int:
-    """Repair the differing rows of a comparison if rows are repaired unasked. Returns how many were repaired or are
-    equal by now."""
+    """Repair the rows that a comparison found to differ, if this needs no request by a person. Returns how many were
+    repaired or are equal by now."""
     kinds = {item.row: item.kind for item in result.differences if repairable(item, result.decided)}
     if not kinds or result.differing_rows > EXPLAINED_ROWS:
         return 0

@@ -129,7 +129,7 @@ class Borders:
         self._starts = {table: [sight.region.start for sight in of] for table, of in self._tables.items()}
 
     def sight(self, table: str, row: bytes) -> Sight:
-        """The region that has a row of a table; `table`: the source's name."""
+        """The source region that a row is in; `table`: the table's name at the source."""
         return self._tables[table][bisect_right(self._starts[table], row) - 1]
 
 

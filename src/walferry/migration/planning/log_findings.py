@@ -106,8 +106,7 @@ def _growth(wals: Sequence[WalFile], keep_hours: float) -> str:
 
 
 def wal_folder_findings(source: HBaseClient, files: FileSystem, root: str) -> Iterator[Finding]:
-    """Whether the live servers' logs are below the given folder, which may be left over from before hbase.wal.dir was
-    set.
+    """Check that live servers keep their logs below `root`: it may be the folder from before hbase.wal.dir was set.
 
     HBase writes recovered.edits, WALs/, oldWALs/ and corrupt/ below hbase.wal.dir since 1.4 (HBASE-17437).
     """

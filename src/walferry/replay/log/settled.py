@@ -189,7 +189,8 @@ def _copied_until(theirs: RunLedger, other: RunRecord, skew_ms: int) -> int:
 
 
 def _copied(run: Run, theirs: RunLedger, files: Sequence[WalFile], until_ms: int) -> Iterator[Part]:
-    """The edits of these files that snapshots hold: all before the start fence, and all written before `until_ms`."""
+    """The edits that came with snapshots: all edits of files before the start fence, and of the other files those
+    written before `until_ms`."""
     fences = fences_of(theirs)
     tables = [pair.source for pair in run.tables]
     for file in files:
