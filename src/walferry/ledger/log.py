@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
@@ -176,23 +176,17 @@ class Log:
                 connection.execute(update(wal_files).where(*self._rows.of_file(name)).values(state=state))
                 self._store.note(connection, "WAL file missing", self._run_id, {"file": name, "path": known[name].path})
 
-    def read_to_end(self, lengths: Mapping[str, int]) -> None:
-        """Record the true lengths, in bytes, of files that were read to their ends."""
-        wal_files = self._store.table("wal_files")
-        with self._store.database.write() as connection:
-            before = self._rows.named(connection, lengths)
-            longer = [name for name, length in lengths.items() if name in before and length > before[name].length]
-            self._rows.unpack(connection, longer)
-            for name, length in lengths.items():
-                connection.execute(update(wal_files).where(*self._rows.of_file(name)).values(length=length))
-
     def set_ranges(
-        self, ranges: Sequence[WalRange], regions: RegionChanges | None = None, also: Change | None = None
+        self,
+        ranges: Sequence[WalRange],
+        regions: RegionChanges | None = None,
+        also: Change | None = None,
+        lengths: Mapping[str, int] | None = None,
     ) -> None:
         """Record ranges by (file, start, table). A state only moves forward, and an end only until it is applied.
 
-        `regions`: what these files show about regions, recorded in the same transaction, so that nothing counts twice;
-        `also`: what else is recorded in it.
+        In the same transaction, so that nothing counts twice: what these files show about `regions`, the true
+        `lengths`, in bytes, of files that were read to their ends, and what `also` records.
 
         The file must have been seen (`see_files`). Ranges of a file and table should tile it from 0 to its length,
         header and trailer included, since `gaps` covers every byte. Raises WalferryError that names the range that
@@ -200,6 +194,7 @@ class Log:
         """
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
+            self._set_lengths(connection, lengths or {})
             names = {item.file for item in ranges}
             unseen = names - self._rows.named(connection, names).keys()
             if unseen:
@@ -217,6 +212,14 @@ class Log:
             change_regions(self._store, connection, self._run_id, regions or {})
             if also is not None:
                 also(connection)
+
+    def _set_lengths(self, connection: Connection, lengths: Mapping[str, int]) -> None:
+        wal_files = self._store.table("wal_files")
+        before = self._rows.named(connection, lengths)
+        longer = [name for name, length in lengths.items() if name in before and length > before[name].length]
+        self._rows.unpack(connection, longer)
+        for name, length in lengths.items():
+            connection.execute(update(wal_files).where(*self._rows.of_file(name)).values(length=length))
 
     def ranges(
         self,

@@ -40,7 +40,6 @@ def record_reports(run: Run, reports: Sequence[FileReport], also: Change, region
     def quarantine(connection: Connection) -> None:
         ids[:] = kept.put_in(connection, [item_of(refusal) for refusal in refusals], holds_of)
 
-    run.ledger.log.read_to_end({report.file: report.length for report in reports if report.complete})
     waiting = {(report.file, table) for report in reports for table, _ in _withheld(report)}
     waiting |= {(refusal.file, table) for refusal in refusals for table in _tables_of(refusal, tables)}
     run.ledger.log.set_ranges(
@@ -55,6 +54,7 @@ def record_reports(run: Run, reports: Sequence[FileReport], also: Change, region
         ],
         regions,
         in_one(also, quarantine),
+        {report.file: report.length for report in reports if report.complete},
     )
     for refusal, number in zip(refusals, ids, strict=True):
         log.error("quarantine %d: %s at byte %d: %s", number, refusal.file, refusal.start, refusal.reason)

@@ -57,8 +57,8 @@ class TestFiles:
         log.see_files([sealed("rs1.10", 0)])
         (file,) = log.files()
         assert (file.state, file.length, file.path) == ("sealed", 50, "/hbase/oldWALs/rs1.10")
-        log.read_to_end({"rs1.10": 40})  # the server died, and with it what it had not acknowledged
-        log.set_ranges([span("rs1.10", 0, 40, "applied")])
+        # The server died, and with it what it had not acknowledged.
+        log.set_ranges([span("rs1.10", 0, 40, "applied")], lengths={"rs1.10": 40})
         assert [file.length for file in log.files()] == [40]
         assert log.gaps() == []
 

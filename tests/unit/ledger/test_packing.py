@@ -91,7 +91,7 @@ def test_a_file_that_turns_out_longer_has_a_gap_and_is_not_applied_again(part: R
     assert [(gap.start, gap.end, gap.kind) for gap in part.log.gaps()] == [(80, 90, GapKind.NOT_READ)] * 2
     assert part.log.pending(["rs1.10"]) == set()
     assert part.log.coverage() == [Coverage("rs1", name, 0, 0, 80, 0) for name in (TABLE, OTHER)]
-    part.log.read_to_end({"rs1.10": 80})
+    part.log.set_ranges([], lengths={"rs1.10": 80})
     assert part.log.gaps() == []
 
 

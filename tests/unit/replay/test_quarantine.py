@@ -82,8 +82,10 @@ def test_of_a_piece_that_is_not_recorded_nothing_is_held_and_its_repetition_hold
     def end(connection: Connection) -> None:
         raise failure
 
+    seen = run.ledger.log.files()
     with pytest.raises(type(failure)):
-        record_reports(run, [report()], end)
+        record_reports(run, [replace(report(), length=seen[0].length + 20)], end)
+    assert run.ledger.log.files() == seen
     assert (run.ledger.quarantine.items(), run.ledger.quarantine.holds()) == ([], [])
     assert run.ledger.log.ranges() == []
     record_reports(run, [report()], held)  # the piece is repeated as a whole
