@@ -1,7 +1,8 @@
 """The load on a cluster: requests of this process, counted by service and slowed down to what the operator allows.
 
 Counts are those of the whole process. Spark workers hand theirs over with the results of their tasks
-(`walferry.spark.worker_requests`).
+(`walferry.spark.worker_requests`). The clients count: `storage.webhdfs`, `storage.direct`, `hbase.rpc`,
+`hbase.zookeeper`.
 """
 
 from __future__ import annotations

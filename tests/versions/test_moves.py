@@ -14,7 +14,7 @@ from walferry.formats.markers import Marker
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.replay.log.cut import line_of
-from walferry.replay.rounds.handover import NEXT_NUMBERS, Handover
+from walferry.replay.rounds.sendable import NEXT_NUMBERS, Sendable
 from walferry.spark.clients import shared_files
 from walferry.wal.files import list_live
 from walferry.wal.open import Until, open_wal
@@ -40,7 +40,7 @@ def test_the_logs_show_the_order_of_a_region_s_edits_through_its_moves(source: M
         here.put(table, [Cell(b"row", b"f", b"q", b"last")])
         region, _ = here.regions(table)
         files = shared_files(source.address)
-        handover = Handover({region.encoded: began})
+        sendable = Sendable({region.encoded: began})
         numbers: list[int] = []
         markers: list[tuple[int, Marker]] = []
         for file in list_live(files, "/hbase"):
@@ -48,13 +48,13 @@ def test_the_logs_show_the_order_of_a_region_s_edits_through_its_moves(source: M
                 ours = batch.take(
                     np.flatnonzero(batch.of_regions({region.encoded}) & (batch.sequence_number > created))
                 )
-                for part in handover.take(file.server, file.name, ours, ours.marker == Marker.NONE):
+                for part in sendable.take(file.server, file.name, ours, ours.marker == Marker.NONE):
                     numbers += part.batch.sequence_number[part.picked].tolist()
                 markers += zip(ours.sequence_number.tolist(), map(Marker, ours.marker.tolist()), strict=True)
         assert len(numbers) == 5
         assert numbers == sorted(numbers)
-        assert not handover.left
-        assert not handover.waits
+        assert not sendable.left
+        assert not sendable.waits
         moves = [
             opened - closed
             for (closed, one), (opened, other) in pairwise(sorted(markers))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, BaseSensorOperator, Context
 
-from walferry.airflow.alerts import alert_once
 from walferry.airflow.operators import final_errors
 from walferry.airflow.triggers import WalTrigger
+from walferry.airflow.watch_alerts import alert_once
 from walferry.process import open_ledger
 
 if TYPE_CHECKING:

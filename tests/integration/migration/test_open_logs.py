@@ -62,7 +62,7 @@ def followed(run: Run, spark: SparkSession) -> Iterator[tuple[OpenLogs, Callable
 def passes(open_logs: OpenLogs) -> bool:
     """Pass over the open logs until nothing waits; whether no round is needed."""
     while open_logs.go_on():
-        if not open_logs._handover.waits:
+        if not open_logs._sendable.waits:
             return True
     return False
 

@@ -18,9 +18,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.callback import PAYLOAD_STATUS_KEY, CallbackTrigger
 from airflow.utils.state import CallbackState
 
-from walferry.airflow.alerts import alert_once
 from walferry.airflow.notifiers import WalferryNotifier, alert_of, kind_of, send
 from walferry.airflow.operators import final_errors
+from walferry.airflow.watch_alerts import alert_once
 from walferry.errors import GapError, GateShutError, UsageError
 from walferry.ledger import Ledger
 from walferry.run.spec import Cluster

@@ -20,7 +20,7 @@ from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.thrift import connect
 from walferry.migration.repairing.repair import raw_row
-from walferry.migration.repairing.row_repair import TooLargeError, shown
+from walferry.migration.repairing.row_plan import TooLargeError, shown
 from walferry.migration.sides.row_sides import FAMILY_MARKERS
 from walferry.migration.sides.stored_sides import rules_of
 from walferry.run.run import Run

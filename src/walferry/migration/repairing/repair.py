@@ -37,7 +37,7 @@ from walferry.hbase.descriptors import Region
 from walferry.ledger import RepairedRow, RunLedger
 from walferry.migration.explaining.client_writes import edits_of_clients
 from walferry.migration.explaining.difference_classes import Clients
-from walferry.migration.repairing.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
+from walferry.migration.repairing.row_plan import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
 from walferry.migration.sides.row_sides import Bounds
 from walferry.migration.sides.stored_sides import rules_of
 from walferry.replay.rights.applying import lease_check_of

@@ -2,6 +2,6 @@
 
 Start with `cut`: it rolls the WALs and says which files are sealed. `idle` leaves out servers that have nothing new.
 `lineage` checks whether a table's history continues, `numbering` whether entries are missing, `taken_back` whether a
-log was sealed with other bytes than it had shown while open. `span_files` finds the files for a span of write time,
-`settled` the edits of that span that other runs have applied.
+log was sealed with other bytes than it had shown while open. `files_of_window` finds the files that a window needs,
+`settled` the edits of a window that other runs have applied.
 """

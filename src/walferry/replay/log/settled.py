@@ -11,7 +11,7 @@ from walferry.errors import TransientError, UsageError
 from walferry.ledger import RunLedger, RunRecord
 from walferry.refusals import ANY_REGION
 from walferry.replay.log.cut import as_listed
-from walferry.replay.log.span_files import covering, window_of
+from walferry.replay.log.files_of_window import covering, window_of
 from walferry.run.facts import fenced_ms
 from walferry.run.fences import fences_of
 from walferry.run.recorded_spec import options_of, source_of, source_tables, spec_of

@@ -4,7 +4,8 @@
 released the lease. Its ephemeral child `holder` is the lease itself and has the holder's number.
 The lease of a killed process ends with its session, or as soon as a process on the same machine wants the lease.
 A holder that vanished or failed may have left requests under way, and executors that have not noticed yet. So its
-successor sends nothing until they must have noticed (`claims`) and every such request has ended.
+successor sends nothing until they must have noticed (`claims`) and every such request has ended. The times come from
+the settings `zookeeper_session_seconds` and `claim_seconds`, and from `WriteLimits.quiet_seconds`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The open log of each WAL group is read as far as it is visible, again and again, and then the next log of the group.
 Edits of regions that stood still during the first cut are sent at once. All of these regions' edits since the cut are
 in that group's files, in order; after a move they are in the files of the servers that the region's closings and
-openings name, one after the other (`replay.rounds.handover`). hbase:meta is not read.
+openings name, one after the other (`replay.rounds.sendable`). hbase:meta is not read.
 
 None of these edits count as applied (R2). A round's batch has the same files, sealed, and accounts for every byte. By
 group it leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible: when
@@ -19,10 +19,10 @@ Leaving out edits depends on six more facts. Where one does not hold, everything
 
 1. The leases were held throughout: nobody else has written since. A replay makes a new `OpenLogs` each time it takes
    the leases, and `OpenLogs.settle` asserts that the batch is applied under the same ones.
-2. If quarantine holds a region, its edits from some entry on were not sent. `Handover.whole` has no region that was
+2. If quarantine holds a region, its edits from some entry on were not sent. `Sendable.whole` has no region that was
    held at the last cut or later.
 3. A line never returns: every opening of a region raises its number. If a region's line after the cut is one that the
-   logs have shown (`Handover.lines`), everything before that opening was sent, and everything after it is in one group.
+   logs have shown (`Sendable.lines`), everything before that opening was sent, and everything after it is in one group.
    `OpenLogs._whole_at` names only such regions.
 4. A server that rests is not rolled (`replay.log.idle`): its file stays open, keeps everything that was read, and is in
    no batch.
@@ -65,8 +65,8 @@ from walferry.replay.quarantine import held_regions
 from walferry.replay.rights.applying import is_paused
 from walferry.replay.rights.dirty import UnmarkedRowsError
 from walferry.replay.rights.lease import LeaseLostError, OutcomeUnknownError
-from walferry.replay.rounds.handover import Handover
 from walferry.replay.rounds.open_tail import OpenTail
+from walferry.replay.rounds.sendable import Sendable
 from walferry.replay.rounds.sent_before_batch import Early, sent_before
 from walferry.run.facts import Lines
 from walferry.run.notes.sent_early import SentEarly, note_sent, sent_early
@@ -126,7 +126,7 @@ class OpenLogs:
         """tables whose edits are followed"""
         self._regions: Mapping[str, Collection[str]] = {}
         """each table's regions at the cut"""
-        self._handover = Handover({})
+        self._sendable = Sendable({})
         self._whole: frozenset[str] = frozenset()
         """regions that were followed past the cut: in each log up to the place in `_taken`"""
         self._taken: Mapping[str, int] = {}
@@ -198,7 +198,7 @@ class OpenLogs:
                 self.go_on()
                 is_read = self._has_read(cut)
                 most = SETTLE_SECONDS[0 if is_read else 1]
-                if (is_read and not self._handover.awaits_closing) or steady_s() - began > most:
+                if (is_read and not self._sendable.awaits_closing) or steady_s() - began > most:
                     return self._settled(cut, files, applied, goes_on=is_read and bool(self._tails))
             time.sleep(LOOK_SECONDS)
 
@@ -206,7 +206,7 @@ class OpenLogs:
         """Send nothing more until the batch is `applied`; the next batch leaves nothing out."""
         with self._passing:
             self._tails, self._read, self._overdue = {}, [], set()
-            self._handover, self._whole, self._taken = Handover({}), frozenset(), {}
+            self._sendable, self._whole, self._taken = Sendable({}), frozenset(), {}
 
     def applied(self, cut: Cut) -> None:
         """Note that everything before a cut is applied."""
@@ -217,10 +217,10 @@ class OpenLogs:
                 self._is_applied = True
             else:
                 self._ahead = (ahead_of(self._run.ledger) or Ahead()).model_copy(update={"fault": ""})
-                self._handover = Handover({}, (), self._continues)
+                self._sendable = Sendable({}, (), self._continues)
                 self._listed_at = steady_s() - max(0, now_ms() - cut.started_ms) / 1000
                 self._take_up(cut, {})
-                self._handover.batch_done()
+                self._sendable.batch_done()
             self._is_behind = False
             for tail in self._tails.values():
                 tail.covered(cut.started_ms)
@@ -267,7 +267,7 @@ class OpenLogs:
         that server's log writer broke, its next log may repeat some entries."""
         self._hold()
         now = {region: line for table in self._followed for region, line in cut.after.get(table, {}).items()}
-        had = {region: self._handover.lines(region) for region in self._handover.whole & now.keys()}
+        had = {region: self._sendable.lines(region) for region in self._sendable.whole & now.keys()}
         servers = {region: {server_of(line) for line in lines} for region, lines in had.items()}
         return {
             region: now[region]
@@ -285,7 +285,7 @@ class OpenLogs:
         still = standing(cut.before, cut.after)
         at_rest = {r: cut.after[table][r] for table in self._followed for r in still.get(table, ())}
         others = {region: line for region, line in at_rest.items() if region not in whole and region not in self._held}
-        self._handover.take_up(whole, others, self._held)
+        self._sendable.take_up(whole, others, self._held)
         followed = frozenset().union(*(self._regions[table] for table in self._followed))
         self._is_behind = not (followed - self._held).issubset(whole)
         first, tails = {file.group: file for file in cut.begun()}, self._every
@@ -356,7 +356,7 @@ class OpenLogs:
         self._hold()
         if self._is_applied:
             self._is_applied = False
-            self._send(self._handover.batch_done())
+            self._send(self._sendable.batch_done())
         listed = self._run.wal_listing.live()
         pause, self._listed_at = steady_s() - self._listed_at, steady_s()
         if pause > LATE_PASSES * seconds_between(len(self._tails)) + LATE_SECONDS:
@@ -370,19 +370,19 @@ class OpenLogs:
                 self._take([(tail, batch) for tail, (some, _) in zip(waiting, found, strict=True) for batch in some])
                 waiting = [tail for tail, (_, to_the_end) in zip(waiting, found, strict=True) if not to_the_end]
                 waiting += self._next(listed)
-        self._handover.end_pass()
+        self._sendable.end_pass()
         overdue = {tail.file.name for tail in self._tails.values() if not tail.closed and tail.next_in(listed)}
         broken = any(tail.is_broken for tail in self._tails.values())
         for tail in self._tails.values():
             name = tail.file.name
-            if not (self._is_behind or tail.is_broken or name in overdue or self._handover.is_behind(name)):
+            if not (self._is_behind or tail.is_broken or name in overdue or self._sendable.is_behind(name)):
                 tail.covered(began_ms)
         # A server has started and died since the cut, or has not closed its log in order.
         unknown = any(file.group not in self._groups and file.group not in self._tails for file in listed)
-        needs_round = bool(self._handover.left) or broken or unknown or bool(overdue & self._overdue)
+        needs_round = bool(self._sendable.left) or broken or unknown or bool(overdue & self._overdue)
         all_seen = not overdue and all(file.place is Place.LIVE for file in listed)
         self._overdue = overdue
-        if not (needs_round or self._handover.waits or self._is_behind) and all_seen:
+        if not (needs_round or self._sendable.waits or self._is_behind) and all_seen:
             self._covered(began_ms)
         else:
             self._note()
@@ -423,14 +423,14 @@ class OpenLogs:
             edits = ours & ~again & batch.edits
             self._bytes += batch.buffer.nbytes
             for refusal in unreadable_markers(batch, tail.file.name, names):
-                self._handover.leave(refusal.region)
+                self._sendable.leave(refusal.region)
             for name, offset in self._rejected:
                 if name == tail.file.name:
                     edits &= batch.offset != offset
             tail.events += region_events(batch, tail.file.name, ours)
             tail.took(batch, names)
             tail.measure(batch, edits)
-            parts += self._handover.take(tail.file.server, tail.file.name, batch, edits, again)
+            parts += self._sendable.take(tail.file.server, tail.file.name, batch, edits, again)
         self._send(parts)
 
     def _taken_before(self, tail: OpenTail, batch: EntryBatch) -> np.ndarray:
@@ -447,7 +447,7 @@ class OpenLogs:
             tail.sending()
         self._note()
         for refusal in self._sent(parts):
-            self._handover.leave(refusal.region)
+            self._sendable.leave(refusal.region)
         for tail in senders:
             tail.sent()
 
@@ -473,7 +473,7 @@ class OpenLogs:
             self._holds = merged
             stopped = {table for table, regions in merged.items() if ANY_REGION in regions}
             self._followed -= stopped
-            self._handover.hold(self._held.union(*(self._regions.get(table, ()) for table in stopped)))
+            self._sendable.hold(self._held.union(*(self._regions.get(table, ()) for table in stopped)))
 
     def _continues(self, region: str) -> bool:
         """Whether a region that opened still has its old data, judged by the log so far (R11)."""

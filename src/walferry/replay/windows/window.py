@@ -33,9 +33,9 @@ from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Ledger, Quarantined, QuarantineItem, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay.log.cut import await_archive, cut_log, record_seen
+from walferry.replay.log.files_of_window import covering, known_files, missing_ranges, window_of
 from walferry.replay.log.lineage import FamiliesOf, created, families_of, trace
 from walferry.replay.log.settled import OtherRuns, appliers, look_at_others, reads, require_no_overlap
-from walferry.replay.log.span_files import covering, known_files, missing_ranges, window_of
 from walferry.replay.pieces.bulk_pieces import bulk_faults
 from walferry.replay.quarantine import LEAVING_OUT, borders_of
 from walferry.replay.record_reports import item_of

@@ -16,7 +16,7 @@ from walferry.ledger import Ledger, RepairedRow
 from walferry.migration.repairing import asked_repairs
 from walferry.migration.repairing.asked_repairs import ask
 from walferry.migration.repairing.repair import Planned
-from walferry.migration.repairing.row_repair import RawCell, RowRepair
+from walferry.migration.repairing.row_plan import RawCell, RowRepair
 from walferry.run.progress.repair_times import Repaired, note_repaired
 from walferry.run.run import Run
 

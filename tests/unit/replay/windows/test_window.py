@@ -17,8 +17,8 @@ from walferry.apply.region_events import RegionEvent
 from walferry.errors import UsageError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.ledger import Ledger
-from walferry.replay.log import span_files
-from walferry.replay.log.span_files import FIRST_LOG_MS
+from walferry.replay.log import files_of_window
+from walferry.replay.log.files_of_window import FIRST_LOG_MS
 from walferry.replay.windows.window import (
     WindowOpenError,
     _require_one_history,
@@ -35,8 +35,8 @@ from walferry.wal.files import Place, WalFile
 HOUR = 3_600_000
 SERVER = f"rs,1,{HOUR}"
 SKEW_MS = 60_000
-covering = partial(span_files.covering, skew_ms=SKEW_MS)
-missing_ranges = partial(span_files.missing_ranges, skew_ms=SKEW_MS)
+covering = partial(files_of_window.covering, skew_ms=SKEW_MS)
+missing_ranges = partial(files_of_window.missing_ranges, skew_ms=SKEW_MS)
 
 
 def log(number: int, length: int = 10, server: str = SERVER, place: Place = Place.ARCHIVED) -> WalFile:

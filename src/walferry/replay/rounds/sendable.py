@@ -48,7 +48,7 @@ class _Stay:
     """the stay has waited through the rest of a pass: the next pass reads all other logs after the opening was seen"""
 
 
-class Handover:
+class Sendable:
     """Puts entries of open logs in order, region by region.
 
     `left`: regions with an entry that was not passed on. Nothing of them is passed on until they are taken up again.

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from unit.formats.test_resolve import NOW, PUTS_AND_MARKERS, RULES, C, in_hbase_order, slow_fates
 from walferry.formats.resolve import FamilyRules, Fate
-from walferry.migration.repairing import row_repair
-from walferry.migration.repairing.row_repair import RowRepair, TooLargeError, plan_row, raw_cells
+from walferry.migration.repairing import row_plan
+from walferry.migration.repairing.row_plan import RowRepair, TooLargeError, plan_row, raw_cells
 
 ROW = b"a"
 ONE = {b"f": FamilyRules(1, 0, None)}
 CELLS = st.lists(PUTS_AND_MARKERS.map(lambda cell: replace(cell, row=ROW)), max_size=12)
 
 
-def raw(cells: Sequence[C]) -> list[row_repair.RawCell]:
+def raw(cells: Sequence[C]) -> list[row_plan.RawCell]:
     return raw_cells(b"".join(cell.encode() for cell in in_hbase_order(list(cells))))
 
 
@@ -132,7 +132,7 @@ def test_of_two_puts_with_one_key_the_sources_newest_replaces_the_targets() -> N
 
 
 def test_a_row_with_more_cells_than_are_looked_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_repair, "MOST_CELLS", 2)
+    monkeypatch.setattr(row_plan, "MOST_CELLS", 2)
     with pytest.raises(TooLargeError, match="3 raw cells"):
         raw([put(1), put(2), put(3)])
 

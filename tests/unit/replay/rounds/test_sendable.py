@@ -18,8 +18,8 @@ from walferry.formats.cells import encode_cell
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch, WalReader
 from walferry.replay.log.cut import server_of
-from walferry.replay.rounds import handover
-from walferry.replay.rounds.handover import Handover
+from walferry.replay.rounds import sendable
+from walferry.replay.rounds.sendable import Sendable
 
 A, B, C = "a,1,1", "b,1,1", "c,1,1"
 SERVERS = (A, B, C)
@@ -42,7 +42,7 @@ def batch_of(*lines: Line) -> EntryBatch:
     return batch
 
 
-def take(regions: Handover, server: str, *lines: Line) -> list[int]:
+def take(regions: Sendable, server: str, *lines: Line) -> list[int]:
     """The numbers of the edits that are passed on once a server's log has shown these lines."""
     return numbers_of(regions.take(server, server, batch := batch_of(*lines), batch.marker == Marker.NONE))
 
@@ -56,7 +56,7 @@ def numbers_of(parts: Sequence[Part], region: str | None = None) -> list[int]:
 
 
 def test_what_follows_an_opening_waits_for_all_up_to_the_closing_before_it() -> None:
-    regions = Handover({R: AT_A})
+    regions = Sendable({R: AT_A})
     assert take(regions, A, (R, "edit", 5)) == [5]
     assert take(regions, B, (R, "open", 9), (R, "edit", 10)) == []
     assert regions.waits
@@ -72,7 +72,7 @@ def test_what_follows_an_opening_waits_for_all_up_to_the_closing_before_it() -> 
 
 
 def test_a_region_that_comes_back_goes_on_in_the_order_of_its_openings() -> None:
-    regions = Handover({R: AT_A})
+    regions = Sendable({R: AT_A})
     assert take(regions, B, (R, "open", 9), (R, "edit", 10), (R, "close", 11)) == []
     back = [(R, "edit", 6), (R, "close", 7), (R, "open", 13), (R, "edit", 14)]
     assert take(regions, A, *back) == [6, 10, 14]
@@ -80,7 +80,7 @@ def test_a_region_that_comes_back_goes_on_in_the_order_of_its_openings() -> None
 
 
 def test_a_region_that_opens_again_on_its_server_goes_on() -> None:
-    regions = Handover({R: AT_A, OTHER: AT_A})
+    regions = Sendable({R: AT_A, OTHER: AT_A})
     shown = [(R, "edit", 1), (OTHER, "edit", 4), (R, "close", 2), (R, "open", 4), (R, "edit", 5), (OTHER, "edit", 5)]
     assert sorted(take(regions, A, *shown)) == [1, 4, 5, 5]
     assert regions.whole == {R, OTHER}
@@ -89,7 +89,7 @@ def test_a_region_that_opens_again_on_its_server_goes_on() -> None:
 
 @pytest.mark.parametrize("opened", [7, 12], ids=["not above the closing", "others may have come between"])
 def test_an_opening_of_another_number_is_left_after_the_next_pass(opened: int) -> None:
-    regions = Handover({R: AT_A})
+    regions = Sendable({R: AT_A})
     assert take(regions, A, (R, "close", 8)) == []
     assert take(regions, B, (R, "open", opened), (R, "edit", 20)) == []
     regions.end_pass()
@@ -101,14 +101,14 @@ def test_an_opening_of_another_number_is_left_after_the_next_pass(opened: int) -
 
 
 def test_edits_of_a_server_that_the_region_is_not_known_to_be_on_are_left() -> None:
-    regions = Handover({R: AT_A, OTHER: AT_A})
+    regions = Sendable({R: AT_A, OTHER: AT_A})
     assert take(regions, B, (R, "edit", 5), (UNKNOWN, "open", 3), (UNKNOWN, "edit", 4)) == []
     assert regions.left == {R, UNKNOWN}
     assert take(regions, A, (R, "edit", 4), (OTHER, "edit", 1)) == [1], "of what is left, nothing more"
 
 
 def test_after_a_closing_nothing_of_its_server_is_passed_on() -> None:
-    regions = Handover({R: AT_A})
+    regions = Sendable({R: AT_A})
     assert take(regions, A, (R, "close", 5), (R, "edit", 6)) == []
     assert regions.left == {R}
 
@@ -121,7 +121,7 @@ def test_a_region_that_does_not_go_on_with_what_it_held_is_left() -> None:
         asked.append(region)
         return False
 
-    regions = Handover({R: AT_A, OTHER: AT_A}, continues=continues)
+    regions = Sendable({R: AT_A, OTHER: AT_A}, continues=continues)
     assert take(regions, A, (R, "edit", 5), (R, "close", 6), (OTHER, "edit", 1)) == [5, 1]
     assert asked == [], "nothing has opened yet"
     assert take(regions, B, (R, "open", 8), (R, "edit", 9)) == []
@@ -130,7 +130,7 @@ def test_a_region_that_does_not_go_on_with_what_it_held_is_left() -> None:
 
 
 def test_of_held_regions_nothing_is_passed_on_and_nothing_left() -> None:
-    regions = Handover({R: AT_A, OTHER: AT_A}, {R})
+    regions = Sendable({R: AT_A, OTHER: AT_A}, {R})
     assert take(regions, A, (R, "edit", 4), (OTHER, "edit", 1)) == [1]
     assert take(regions, A, (R, "edit", 5), (R, "close", 6), (OTHER, "edit", 2)) == [2]
     regions.leave(R)
@@ -140,8 +140,8 @@ def test_of_held_regions_nothing_is_passed_on_and_nothing_left() -> None:
 
 
 def test_too_much_that_waits_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "MOST_WAITING_BYTES", 10)
-    regions = Handover({R: AT_A})
+    monkeypatch.setattr(sendable, "MOST_WAITING_BYTES", 10)
+    regions = Sendable({R: AT_A})
     assert take(regions, B, (R, "open", 9), (R, "edit", 10)) == []
     assert (regions.waits, regions.left) == (False, {R})
 
@@ -224,7 +224,7 @@ class Following:
     """What passes over the logs pass on, and batches apply."""
 
     world: World
-    regions: Handover = field(default_factory=lambda: Handover({R: AT_A, OTHER: AT_B}))
+    regions: Sendable = field(default_factory=lambda: Sendable({R: AT_A, OTHER: AT_B}))
     passed: dict[str, list[int]] = field(default_factory=lambda: {region: [] for region in REGIONS})
     read: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0))
     """entries of each log"""
@@ -282,7 +282,7 @@ class Following:
 Looks = Sequence[tuple[Sequence[int], str]]
 
 
-def follow(world: World, looks: Looks, *, quiet: bool = False) -> tuple[Handover, dict[str, list[int]]]:
+def follow(world: World, looks: Looks, *, quiet: bool = False) -> tuple[Sendable, dict[str, list[int]]]:
     """What passes over the logs pass on, of which some come after a cut, or once its batch is applied. `quiet`: the log
     is not cut while a region moves."""
     following = Following(world)
@@ -330,6 +330,6 @@ def test_moves_alone_leave_nothing(history: Sequence[Act], looks: Looks) -> None
 
 def test_positions_are_those_of_the_batch() -> None:
     batch = batch_of((OTHER, "edit", 1), (R, "edit", 5), (R, "close", 6), (R, "open", 8), (R, "edit", 9))
-    (part,) = Handover({R: AT_A, OTHER: AT_B}).take(A, "log", batch, batch.marker == Marker.NONE)
+    (part,) = Sendable({R: AT_A, OTHER: AT_B}).take(A, "log", batch, batch.marker == Marker.NONE)
     assert part.file == "log"
     assert np.array_equal(part.picked, [1, 4])
