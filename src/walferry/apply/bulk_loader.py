@@ -1,9 +1,10 @@
 """Writes sorted cells to HFiles on the target's file system, and has its regions take them.
 
-A file belongs to one region and family, and to edits of one origin. It lies in a folder of this attempt, below that of
-its piece. A request moves all files of a region, or none. After one whose outcome is unknown the files are renamed:
-what still lies there can no longer be taken by that request, and what is gone was taken, if the region's store has got
-as many files by loading since. HBase gives them other names.
+A file belongs to one region and family, and to edits of one origin. It lies in a folder of this attempt, below the
+piece's folder. A load request moves all of its files, or none. If the outcome of a request is unknown, this module
+renames the request's files: the request can no longer take a file that was still there to rename. The files that are
+gone count as taken if the region's store has gained at least as many loaded files since. (They are only counted,
+because HBase gives loaded files other names.)
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from walferry.storage import FileSystem, open_hdfs
 log = logging.getLogger(__name__)
 
 CLOSING_AT_ONCE = 8
-"""most files of a piece at once: each takes a thread and a connection, a small one also memory for its bytes; a table
-may have thousands of regions"""
+"""most files of a piece that are open at once: each takes a thread and a connection, and a small file also takes memory
+for its bytes; a table may have thousands of regions"""
 
 LOADED = "_SeqId_"
 """in the names that HBase gives to loaded files (HStore.getBulkLoadSeqId)"""
@@ -50,7 +51,8 @@ Cells = Iterator[tuple[Bytes, Int64s]]
 
 
 def staging_folder(root: str, table: str) -> str:
-    """Where files for a target table wait to be loaded: on the file system of HBase's root, for a region to move them.
+    """The folder in which files for a target table wait to be loaded, on the file system of HBase's root: a region
+    moves them.
 
     The holder of the table's lease first removes this folder, so that a late request of an earlier holder finds no
     file.
@@ -73,14 +75,15 @@ class StagedHFile:
     cells: int
     bytes: int
     beside: frozenset[str] = frozenset()
-    """the loaded files that the region's store had before the request, by name"""
+    """names of the loaded files that the region's store had before the request"""
 
 
 @dataclass
 class Loader:
-    """Stages and loads the files of one piece. `folder`: the piece's, on the target's file system.
+    """Stages and loads the files of one piece. `folder`: the piece's folder on the target's file system.
 
-    HDFS takes its time to close a file: the next one is written meanwhile, and all are closed before any is loaded.
+    HDFS takes a while to close a file, so the next file is written meanwhile. All files are closed before any is
+    loaded.
     """
 
     route: Route
@@ -101,24 +104,26 @@ class Loader:
         self._own = {UUID(self._client.cluster_id())}
         self._target = self.route.tables[self.table]
         self.route.guard({self._target})  # a later holder of the lease may have files there
-        # Files of earlier attempts: their requests can then no longer find them.
+        # Delete the files of earlier attempts, so that those attempts' requests can no longer find them.
         self._files.delete(self.folder, recursive=True)
-        # A region server moves the files as its own user, who need not be ours: as HBase's staging folders, this one is
-        # open to whoever knows its name, and nobody can list the one above.
+        # A region server moves the files as its own user, who may differ from ours. So, like HBase's staging folders,
+        # the attempt's folder is open to everyone who knows its name, and nobody else can list the piece's folder above
+        # it.
         self._files.mkdirs(self.folder, 0o711)
         self._files.mkdirs(f"{self.folder}/{self._attempt}", 0o777)
 
     def stage(self, family: bytes, clusters: bytes, format: StoreFormat, cells: Cells) -> list[StagedHFile]:
-        """Write the cells of one family and origin, a file for each region that has some; they may not be closed yet.
+        """Write the cells of one family and origin, a file for each region that has some. On return the files may still
+        be open.
 
-        Raises TransientError if no region holds some of them at the moment. None of the files is written to any more
-        then.
+        Raises TransientError if no region holds some of the cells at the moment. By then no file is being written any
+        more.
         """
         return self._stage(self._client.regions(self._target), family, clusters, format, cells)
 
     def await_closed(self) -> None:
-        """Wait until all files are closed. If some cannot be closed, raises the first one's error once no file is
-        written to any more."""
+        """Wait until all files are closed. If some cannot be closed, raises the error of the first of these, but only
+        once no file is being written any more."""
         closing, self._closing = self._closing, []
         failed = [(path, error) for path, file in closing if (error := file.exception()) is not None]
         for path, error in failed:
@@ -177,7 +182,7 @@ class Loader:
                     continue
                 taken = False
             except WalferryError:
-                self._not_taken(unknown)  # of other regions: it ends here, and nothing of it may be loaded later
+                self._not_taken(unknown)  # other regions' files: the load ends here, and they may not be loaded later
                 raise
             if not taken:
                 left += files
@@ -239,7 +244,7 @@ class Loader:
         return left
 
     def _noted(self, region: Region, files: Sequence[StagedHFile]) -> list[StagedHFile]:
-        """The files, each with the loaded files that its store has before the request."""
+        """The files, each with the names of the loaded files that are in its store before the request."""
         before = {family: self._loaded(region, family) for family in {file.family for file in files}}
         return [replace(file, beside=before[file.family]) for file in files]
 
@@ -274,8 +279,9 @@ class Loader:
         try:
             for region, mine in _by_region(regions, cells, self._target):
                 if len(self._closing) >= CLOSING_AT_ONCE:
-                    self._closing[-CLOSING_AT_ONCE][1].exception()  # once it is closed; those before it are
-                # HDFS gives up an idle file: so wait before a file starts, never in the middle of it.
+                    self._closing[-CLOSING_AT_ONCE][1].exception()  # waits until it is closed, as those before it are
+                # HDFS gives up an idle file. So wait for the turn before a file is begun, never while it is being
+                # written.
                 self.route.guard.wait_turn({self._target}, 0, 0)
                 path = self._path()
                 written = WrittenFile()
@@ -301,7 +307,8 @@ class Loader:
         return f"{self.folder}/{self._attempt}/{self._count}"
 
     def _cluster_ids(self, clusters: bytes) -> list[str]:
-        """The clusters that the edits have been on, without the target: a server loads nothing that names its own."""
+        """The clusters that the edits have been on, except the target: a server loads nothing if the request names its
+        cluster."""
         key = pb.WALKey()
         key.MergeFromString(clusters)
         least, most = self.route.source_id
@@ -337,7 +344,7 @@ def _handed_over(chunks: Iterable[bytes], write: Callable[[Iterator[bytes]], Non
         hand_over(None)
     except BaseException as error:
         hand_over(error)
-        writing.exception()  # once nothing more is written
+        writing.exception()  # waits until nothing more is written
         raise
     return writing
 

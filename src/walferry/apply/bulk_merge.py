@@ -16,7 +16,7 @@ from walferry.formats.cells import Bytes, Int64s, cell_lengths, cell_starts, gat
 from walferry.formats.order import MOST_LISTS, count_below, outranked, stepped_over, store_order, winners
 
 MERGE_BYTES = 16 << 20
-"""of blocks that are sorted together, at least"""
+"""least number of bytes of blocks that are sorted together"""
 
 Block = tuple[bytes, bytes, bytes, Bytes, Int64s]
 """family, raw list of clusters, first row, cells, their numbers"""
@@ -33,7 +33,8 @@ def sorted_cells(parts: Sequence[tuple[Bytes, Int64s, Int64s]]) -> tuple[Bytes, 
 
 
 def taken(buffer: Bytes, positions: Int64s) -> tuple[Bytes, Int64s]:
-    """The cells at these positions one after the other, and where each begins, and the last ends."""
+    """The cells at these positions, one after the other; also the offset at which each begins, and that at which the
+    last ends."""
     lengths = cell_lengths(buffer, positions)
     return gather(buffer, positions, positions + lengths), np.append(0, np.cumsum(lengths))
 
@@ -79,16 +80,16 @@ class Spool:
 
 
 class Merge:
-    """Merges the blocks of a family, which arrive by first row: all rows below the last block's first row are
-    complete."""
+    """Merges the blocks of a family. They arrive in the order of their first rows, so all rows below the newest block's
+    first row are complete."""
 
     def __init__(self, blocks: Iterator[Block], *, keeps_deleted: bool) -> None:
         self._blocks = blocks
         self._keeps_deleted = keeps_deleted
         self._lists: list[bytes] = []
-        """of clusters, by number"""
+        """lists of clusters, by number"""
         self._others: dict[int, list[tuple[int, int]]] = {}
-        """where the sorted cells of the others lie in the spool, by their list"""
+        """where the sorted cells of the other lists lie in the spool, by the list's number"""
         self._spool = Spool()
         self.outranked = self.taken = 0
 

@@ -45,11 +45,11 @@ class GroupTask:
     """encoded names"""
     held: frozenset[str] = frozenset()
     window: WriteTimes = ALL_TIMES
-    """only what was written in it is applied"""
+    """only edits that were written in this span are applied"""
     skipped: frozenset[tuple[str, int]] = frozenset()
     """(file, offset) of entries to leave out: quarantined or late ones"""
     sent: Mapping[str, Sent] = field(default_factory=dict)
-    """by file, what was sent while it was still being written, and is left out"""
+    """by file, the entries that were sent while the file was still being written; they are left out"""
     followed: frozenset[str] = frozenset()
     """regions that have moved; they count as moved even if they are among `standing`, since all but their last edits
     were sent"""
@@ -100,8 +100,9 @@ class Part:
 
 
 def send_entries(task: GroupTask, parts: Sequence[Part]) -> list[Refusal]:
-    """Send entries in their order, each region's in one lane, and wait for every acknowledgement. Returns the edits
-    that the target refused; after one, nothing more of its region is sent. Raises the errors of `Writer.send`."""
+    """Send entries in their order, those of one region in one lane, and wait for every acknowledgement. Returns the
+    edits that the target refused; after a refused edit, nothing more of its region is sent. Raises the errors of
+    `Writer.send`."""
     with _Lanes(task) as lanes:
         for number, part in enumerate(parts):
             lanes.put(_Request(number, part.file, part.batch, part.picked))
@@ -110,8 +111,8 @@ def send_entries(task: GroupTask, parts: Sequence[Part]) -> list[Refusal]:
 
 
 def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> FileReport:
-    """Apply a file without the entries sent while it was open. If the file begins with other entries than it showed
-    then, apply all of it and mark the tables."""
+    """Apply a file without the entries sent while it was open. If the file does not begin with the entries that it
+    showed then, apply all of it and mark the tables."""
     sent = task.sent.get(file.name)
     if sent is None:
         return _apply_entries(task, lanes, number, file)
@@ -126,7 +127,7 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
     mark_tables(task.route, sent.tables, why)
     if not sent.regions:
         return report
-    # Of regions that have moved, what another file holds came later.
+    # If a region has moved, the edits that another file holds of the region came later.
     again = replace(task, standing=task.standing - task.followed)
     return replace(_apply_entries(again, lanes, number, file), compared=True)
 
@@ -224,8 +225,8 @@ class _Lanes:
 
     def __exit__(self, failure: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if failure is not None and not issubclass(failure, Exception):
-            # Interrupted: a lane may wait for as long as the run is paused, and ends with the leases, which are given
-            # back now as after every failure.
+            # Interrupted: do not wait for the lanes, since a lane may wait for as long as the run is paused. The lanes
+            # end with the leases, which are given back now, as after every failure.
             self._interrupted = True
             for lane in self._queues:
                 with suppress(queue.Full):
@@ -239,7 +240,8 @@ class _Lanes:
             self._raise_worst()
 
     def hold(self, number: int, refusal: Refusal) -> None:
-        """Hold the refused region from the refused entry on, which is in file `number` of the task."""
+        """Hold the refused region from the refused entry on. `number`: the position in the task of the file with that
+        entry."""
         place = (number, refusal.start)
         if refusal.region == ANY_REGION or self._held.get(refusal.region, place) < place:
             return
@@ -273,14 +275,14 @@ class _Lanes:
         return list(self._refusals)
 
     def amend(self, report: FileReport) -> FileReport:
-        """Add what was refused and withheld of a file in the lanes to its report."""
+        """Add to a file's report what the lanes refused and withheld of the file."""
         refusals = (*report.refusals, *(item for item in self._refusals if item.file == report.file))
         withheld = tuple(item for item in self._withheld.values() if item.file == report.file)
         return replace(report, refusals=refusals, withheld=withheld)
 
     def _run(self, lane: queue.Queue[_Request | None], writer: Writer) -> None:
         while self._send_next(lane, writer):
-            pass  # a function of its own, so that nothing of a request is kept while the lane waits for the next
+            pass  # `_send_next` is a function of its own, so that no request is kept while the lane waits for the next
 
     def _send_next(self, lane: queue.Queue[_Request | None], writer: Writer) -> bool:
         request = lane.get()
@@ -347,11 +349,12 @@ class _ReadAheadBytes:
         self._most = most
         self._changed = threading.Condition()
         self._lanes: dict[int, int] = {}
-        """by identity of a batch, in how many requests in the lanes it still is"""
+        """by the identity of a batch, how many requests in the lanes still refer to the batch"""
         self._bytes = 0
 
     def enter(self, batch: EntryBatch, lanes: int) -> None:
-        """Wait until there is room for a batch, unless it is in the lanes already; `lanes` more get a request of it."""
+        """Wait until there is room for a batch, unless it is in the lanes already. `lanes`: how many lanes get a
+        request of it."""
         with self._changed:
             if id(batch) not in self._lanes:
                 size = batch.buffer.nbytes
@@ -371,7 +374,8 @@ class _ReadAheadBytes:
 
 
 def lanes_of(batch: EntryBatch, count: int) -> np.ndarray:
-    """The lane of each entry, of so many: by the region's name, because its code differs from file to file."""
+    """The lane of each entry, out of `count` lanes. The region's name decides, because its code differs from file to
+    file."""
     lanes = np.array([zlib.crc32(name) % count for name in batch.regions] or [0])
     of_entries: np.ndarray = lanes[batch.region]
     return of_entries
@@ -382,8 +386,8 @@ def requests(
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
     """Cut entries (positions in file order) into requests of bounded size.
 
-    Within a request the entries are ordered table by table, in file order each; one request never mixes edits that
-    came from different clusters, because the receiver applies those concurrently.
+    Within a request the entries are ordered by table, and those of one table are in file order. One request never mixes
+    edits that came from different clusters, because the receiver would apply those concurrently.
     """
     starts, ends = batch.cells_start[picked], batch.end[picked]
     begin = 0
@@ -415,7 +419,8 @@ def requests(
 def _split_entry(
     batch: EntryBatch, entry: int, tables: Mapping[str, str], limits: WriteLimits
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
-    """Cut an entry that exceeds a request, between its rows if possible, into several to send one after the other."""
+    """Cut an entry that exceeds a request into several requests, between rows if possible; they are sent one after the
+    other."""
     alone = slice(entry, entry + 1)
     start, *_ = find_cells(batch.buffer, batch.cells_start[alone], batch.cell_count[alone])
     borders = np.append(start, batch.end[entry])

@@ -4,7 +4,7 @@ Always correct, even across moves, splits and merges of regions, because a row's
 them. Costs one shuffle and, before that, one pass over the files to see what they hold.
 
 A window is applied the same way. Edits of other times that the target already has are read too. If one of them outranks
-an edit of the window, that edit is left out, so that an older window never undoes a newer one (R3).
+an edit of the window, the window's edit is left out, so that an older window never undoes a newer one (R3).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 
 LEAST_WRITERS = 4
-"""least number of the shuffle's partitions, each with one request under way; there is one per core if there are more"""
+"""least number of the shuffle's partitions, each with one request under way; if there are more cores, one per core"""
 _CELLS_AT_ONCE = 10_000
 _BYTES_AT_ONCE = 4 << 20
 """bytes that are handed to Spark at a time"""

@@ -90,18 +90,20 @@ class FileReport:
     rows: tuple[WrittenRows, ...] = ()
     """of the tables whose rows are collected; all of them, if the report is complete"""
     compared: bool = False
-    """with what the file had shown while it was open; the tables are marked if it has begun otherwise"""
+    """whether the file was compared with what it had shown while it was open; if it begins differently, the tables are
+    marked"""
 
 
 SAMPLE_BYTES = 256 << 10
-"""of cells of regions that moved, for each row that is named: their rows are cut into pieces by these"""
+"""bytes of cells of regions that moved, for each row that is named; the named rows decide where the rows are cut into
+pieces"""
 
 
 class Moved:
     """What one file holds of regions that moved."""
 
     def __init__(self, file: str) -> None:
-        # Anywhere within the first sample: many small files are sampled as one large one is.
+        # Start anywhere within the first sample, so that many small files are sampled like one large file.
         self._unsampled = zlib.crc32(file.encode()) % SAMPLE_BYTES
         self._bytes: dict[tuple[str, str], int] = {}
         self._rows: dict[tuple[str, str], list[bytes]] = {}

@@ -21,9 +21,10 @@ class Permit:
     guard: Guard
     tables: Collection[str]
     seconds: float
-    """`WriteLimits.request_seconds`: for as long after an answer of the guard a request is under way without harm"""
+    """`WriteLimits.request_seconds`: for this long after the guard was asked, a request may be under way without
+    harm"""
     why: str = ""
-    """what the rows may hold, if it was not; "": old edits"""
+    """what the rows may hold if the request was not in time; "": old edits"""
     _asked: float | None = None
 
     def ask(self) -> None:

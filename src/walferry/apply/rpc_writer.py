@@ -1,8 +1,8 @@
 """Send WAL cells to the target's regions by ClientService.Multi, in order, one request at a time.
 
-A row's edits stay in order (R4): a row always goes through the same writer; a writer has one request under way, which
-may go to several servers at once, and goes on only after all of them have answered; a region applies the mutations of a
-request in their order; and what failed is sent again with all that came after it.
+A row's edits stay in order (R4). A row always goes through the same writer. A writer has one request under way, which
+may go to several servers at once, and sends the next one only after all of them have answered. A region applies the
+mutations of a request in their order. What failed is sent again with all that came after it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from walferry.hbase.retry import REGION_ATTEMPTS, pause_s
 log = logging.getLogger(__name__)
 
 SENDERS = 32
-"""requests under way at once, in a process, of those that go to several servers"""
+"""if requests go to several servers: how many of their parts one process has under way at once"""
 _PASSING = (RemoteTransientError, ConnectionFailedError, RequestTimeoutError)
 
 
 @dataclass
 class RpcWriter:
-    """Sends requests one after the other. `guard` first lets a request wait for its turn; asked before each part of it,
-    the guard raises if the lease is lost.
+    """Sends requests one after the other. `guard` makes each request wait for its turn. It is also asked before each
+    part of the request, and raises if the lease is lost.
 
-    A request and its answer take at most `limits.request_seconds`, counted from before its guard.
+    A request and its answer take at most `limits.request_seconds`, counted from just before the guard is asked.
     """
 
     client: HBaseClient
@@ -61,9 +61,9 @@ class RpcWriter:
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgements.
 
-        After a transient failure the same request is sent again, after an unknown outcome only after a pause. A request
-        that exceeds the server's own limits is halved, down to single cells. Raises RefusedError if the target will
-        never accept the cells, TransientError if attempts run out.
+        After a transient failure the same request is sent again; if its outcome is unknown, only after
+        `limits.settle_seconds`. A request that exceeds the server's own limits is halved, down to single cells. Raises
+        RefusedError if the target will never accept the cells, TransientError if attempts run out.
         """
         try:
             self._send(runs, cells)
@@ -80,7 +80,7 @@ class RpcWriter:
     def _send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         counts, clusters = [(run.table, run.cells) for run in runs], self._clusters(runs[0].clusters)
         for attempt in count(1):
-            # Before locations are looked up, since it may take long.
+            # Wait before locations are looked up, since the wait may take long.
             self.guard.wait_turn({run.table for run in runs}, sum(run.cells for run in runs), len(cells))
             try:
                 self._send_to_servers(multis(self.client, counts, cells, clusters), runs, cells)
@@ -89,7 +89,7 @@ class RpcWriter:
                 raise
             except RemoteError as error:
                 raise RefusedError(f"the target refuses the edits: {error}", reason=str(error)) from error
-            except _PASSING as error:  # the guard's are final
+            except _PASSING as error:  # errors of the guard are final
                 self._pause(error, attempt, runs)
 
     def _send_to_servers(self, parts: Sequence[Multi], runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
@@ -115,7 +115,7 @@ class RpcWriter:
         permit.check(lambda: _rows(runs, cells))
 
     def _pause(self, error: TransientError, attempt: int, runs: Sequence[CellRun]) -> None:
-        """Wait before the next attempt; raises the error if there is to be no other."""
+        """Wait before the next attempt; raises the error if there is no next attempt."""
         unknown = error.facts.get("sent", False)
         if isinstance(error, ServerBusyError):
             self.guard.slow_down()
@@ -130,7 +130,7 @@ class RpcWriter:
         time.sleep(seconds)
 
     def _clusters(self, fields: bytes) -> list[tuple[int, int]]:
-        """The source, and those that the source has the edits from."""
+        """The source, and the clusters from which the source has the edits."""
         key = pb.WALKey(cluster_ids=[self.source_id])
         key.MergeFromString(fields)
         return [(cluster.most_sig_bits, cluster.least_sig_bits) for cluster in key.cluster_ids]
@@ -144,7 +144,7 @@ def _senders() -> ThreadPoolExecutor:
 def _rank(failure: BaseException) -> int:
     """Which of several servers' failures decides: first those that end everything, then those that need a wait."""
     if not isinstance(failure, (RemoteError, *_PASSING)):
-        return 0  # the guard's
+        return 0  # an error of the guard
     unknown = failure.facts.get("sent", False)
     return 1 if unknown else 2 if isinstance(failure, RemoteError) else 3
 

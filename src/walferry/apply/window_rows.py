@@ -40,7 +40,8 @@ class SettledEdits:
 
 @dataclass(frozen=True)
 class WindowRows:
-    """Which edits are applied by row (a window's, or in a round all), and which other edits the target already has."""
+    """Which edits are applied by row (in a window its own, in a round all), and which other edits the target already
+    has."""
 
     times: WriteTimes = ALL_TIMES
     """only edits written in this span are applied"""

@@ -24,36 +24,39 @@ class WriteLimits:
     bytes: int
     """of cells in one request; a larger cell is sent alone"""
     aim_bytes: int
-    """of cells, with which a request is full; only what an entry has of one row is not cut there, but at `bytes`"""
+    """bytes of cells with which a request is full; only the cells of one row in an entry are not cut there, but at
+    `bytes`"""
     lanes: int
     """connections of a piece of a WAL group, with one request under way on each"""
     read_ahead: int
     """batches of entries that wait for each lane while the file is read on"""
     ahead_bytes: int
-    """and how many bytes of batches in all of a piece's lanes; a larger batch waits until those before it are sent"""
+    """most bytes of batches in all lanes of a piece together; a larger batch waits until those before it are sent"""
     piece_bytes: int
     """of the files, or of the cells, in one piece; a larger file is a piece of its own"""
     here_bytes: int
-    """of a window's files, up to which its process reads and applies them itself, without Spark"""
+    """up to this many bytes of a window's files, the window's process reads and applies them itself, without Spark"""
     request_seconds: float
     settle_seconds: float
-    """Pause after a request whose outcome is unknown, until the receiving server has ended it and it cannot overtake
-    what is sent next. The server drops it from its queue as soon as the connection is closed."""
+    """Pause after a request whose outcome is unknown: by then the receiving server has ended the request, so that it
+    cannot overtake what is sent next. The server drops the request from its queue as soon as the connection is
+    closed."""
     claim_seconds: float
     """A request is sent only if the lease was confirmed less than this long ago (R13)."""
     attempts: int = 6
 
     @property
     def quiet_seconds(self) -> float:
-        """How long after the loss of a lease a request may still be carried out, which is what a successor waits:
-        it is sent before the claim ends, is under way until its time-out, and then has to end at the server."""
+        """How long after the loss of a lease a request may still be carried out. A successor waits for this long. The
+        request is sent before the claim ends, is under way until its time-out, and then has to end at the server."""
         return self.claim_seconds + self.request_seconds + self.settle_seconds
 
     def cut(self, buffer: Bytes, borders: Positions, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Cut the cells from number `begin` to before `end` into requests: first number, number after the last.
 
         `borders` are the positions in `buffer` at which the cells begin, followed by the one at which the last cell
-        ends. A cell is at most one mutation. Neighbouring cells of a row are in one request if that may hold them.
+        ends. A cell is at most one mutation. Neighbouring cells of a row are in one request if one request may hold
+        them.
         """
         rows = begin + row_starts(buffer, np.asarray(borders[begin:end], np.int64))
         while begin < end:
@@ -98,35 +101,37 @@ class Guard(Protocol):
         """
 
     def wait_turn(self, tables: Collection[str], cells: int, size: int) -> None:
-        """Return when the run's throttle lets so many cells and bytes through and the run is not paused.
+        """Wait until the run's throttle lets so many cells and bytes through and the run is not paused.
 
-        Before a request's permit, since it may take long. Raises what the guard does, and what ends the run.
+        Call this before asking for a request's permit, since the wait may take long. Raises the errors of the guard,
+        and the error that ends the run.
         """
 
     def slow_down(self) -> None:
         """Make this process send less for a while, since the target has answered that it is busy."""
 
     def of_attempt(self, task: str, number: int) -> Guard:
-        """The guard of one attempt (from 0) at a Spark task of this replay, named within it.
+        """The guard of one attempt at a Spark task. `task`: the task's name within this replay; `number`: the
+        attempt's, from 0.
 
         A repeated attempt first ends the right of earlier attempts, and waits until they must have noticed.
         """
 
     def mark_dirty(self, rows: Rows, why: str = "") -> None:
-        """Record that these rows may hold wrong edits: by default those of a request that the target may have carried
-        out after the right to send it was lost; otherwise `why` says which."""
+        """Record that these rows may hold wrong edits. By default, these are the edits of a request that the target may
+        have carried out after the right to send it was lost; otherwise `why` says which edits."""
 
 
 class Writer(Protocol):
     """Sends cells to the target in order, one request at a time.
 
     Implementations send each request under a `permit.Permit`: this process may be suspended at any moment. Before each
-    they wait for their turn (`Guard.wait_turn`). They refuse what they cannot express: nothing is downgraded.
+    request they wait for their turn (`Guard.wait_turn`). They refuse what they cannot express: nothing is downgraded.
     """
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgement.
 
-        All runs have the same clusters: a server logs what it applies together as coming from one list of them. Raises
-        RefusedError when the target will never accept them, TransientError when attempts run out.
+        All runs have the same list of clusters: a server logs what it applies together as coming from one such list.
+        Raises RefusedError when the target will never accept them, TransientError when attempts run out.
         """

@@ -13,14 +13,14 @@ from walferry.formats.entries import rows_of
 from walferry.formats.wal import EntryBatch
 
 MOST_ROWS = 100_000
-"""of a table in one file; of more, none are named"""
+"""most rows of a table in one file; if there are more, none are named"""
 MOST_BYTES = 8 << 20
-"""of their keys"""
+"""most bytes of the rows' keys"""
 
 
 @dataclass(frozen=True)
 class WrittenRows:
-    """All rows of a table of which one file holds edits, each once."""
+    """All rows of a table for which one file holds edits, each row once."""
 
     table: str
     packed: bytes
@@ -45,12 +45,12 @@ class WrittenRows:
 class RowCollector:
     """Collects the rows of some tables from one file, batch by batch.
 
-    A table with too many rows, or with a bulk load, whose rows the log does not name, gets none: the file is read again
-    if its rows are needed.
+    Nothing is collected for a table with too many rows, or with a bulk load, whose rows the log does not name. If the
+    table's rows are needed, the file is read again.
     """
 
     def __init__(self, tables: Collection[str], *, limited: bool = True) -> None:
-        """`limited` False: however many there are."""
+        """With `limited` False, rows are collected however many there are."""
         self._limited = limited
         self._found: dict[str, list[pa.Array]] = {table: [] for table in tables}
 
