@@ -42,9 +42,7 @@ Cron = Annotated[str, Field(pattern=r"^(@[a-z]+|\S+( +\S+){4,5})$", json_schema_
 class Variables(BaseSettings):
     """Some variables that are read together. The variable of the field `lanes` is WALFERRY_LANES."""
 
-    model_config = SettingsConfigDict(
-        alias_generator=variable_of, case_sensitive=True, populate_by_name=True, frozen=True
-    )
+    model_config = SettingsConfigDict(alias_generator=variable_of, case_sensitive=True, frozen=True)
 
     @classmethod
     def read(cls) -> Self:

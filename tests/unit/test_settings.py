@@ -244,6 +244,7 @@ def test_a_client_of_its_own_has_the_default_session_of_a_run() -> None:
 def test_names_are_read_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("walferry_lanes", "7")
     monkeypatch.setenv("LANES", "7")
+    monkeypatch.setenv("lanes", "7")
     assert Writing.read().lanes == 4
 
 

@@ -23,7 +23,7 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """What `make up SOURCE=…`, or `TARGET=…`, boots."""
     name = request.param
     here, there = name if name in OLDER else jars.NEWEST, BACK.get(name, jars.NEWEST)
-    settings = EmbeddedServers(source_version=here, target_version=there)
+    settings = EmbeddedServers.read().model_copy(update={"source_version": here, "target_version": there})
     with (
         laid_out(tmp_path_factory.mktemp("servers"), settings) as environment,
         pytest.MonkeyPatch.context() as patch,

@@ -108,7 +108,10 @@ class Database:
 
     @contextmanager
     def one_moment(self) -> Iterator[None]:
-        """Until the block ends, all `read()` of this thread are one transaction, which sees one snapshot."""
+        """Until the block ends, all `read()` of this thread are one transaction, which sees one snapshot.
+
+        The block does not see what it writes itself. An error in a read must end it: PostgreSQL refuses further reads.
+        """
         if getattr(self._moment, "connection", None) is not None:
             yield
             return

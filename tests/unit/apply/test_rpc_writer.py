@@ -244,7 +244,7 @@ class Guard:
         if len(asked) == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-writing = Writing(request_seconds=float(sys.argv[2]))
+writing = Writing.model_validate({"WALFERRY_REQUEST_SECONDS": sys.argv[2]})
 limits = replace(limits_of(WriterKind.RPC, writing), settle_seconds=0, attempts=2)
 writer = RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), Guard(), limits)
 writer.send([CellRun("ns:t", b"", 1)], bytes.fromhex(sys.argv[4]))
