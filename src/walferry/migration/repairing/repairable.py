@@ -17,7 +17,7 @@ from walferry.migration.explaining.difference_classes import (
 from walferry.run.run import Run
 
 MOST_UNEXPLAINED = 1_000
-"""if more rows of a table are unexplained, none is repaired unasked: something unknown is wrong"""
+"""if more rows of a table are unexplained, none is repaired without a request: something unknown is wrong"""
 
 
 def repairable(item: Difference, accepted: Collection[Decision]) -> bool:
@@ -28,7 +28,8 @@ def repairable(item: Difference, accepted: Collection[Decision]) -> bool:
 
 
 def why_not(run: Run, table: str, kinds: Mapping[bytes, str]) -> str:
-    """Why rows are not repaired unasked: the spec says so, or too many are unexplained; "" if they are repaired."""
+    """Why rows are not repaired without a request; "" if they are. Reasons: the spec says so, a late bulk load was
+    rejected, or too many rows are unexplained."""
     if run.spec.repair != "auto":
         return f"its repair was not requested (`repair: ask`): `walferry repair {run.record.name} --table {table}`"
     if NOT_IN_LOG in kinds.values() and table in run.ledger.late.rejected_loads():

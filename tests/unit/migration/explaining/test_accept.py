@@ -90,7 +90,7 @@ def test_rows_that_a_look_found_are_accepted_like_those_of_a_comparison_until_th
     assert not waiting(run, TABLE)
 
 
-def test_rows_that_a_rejected_bulk_load_may_have_brought_are_not_repaired_unasked(run: RunLedger) -> None:
+def test_rows_that_a_rejected_bulk_load_may_have_brought_are_not_repaired_without_a_request(run: RunLedger) -> None:
     move = Run(run.whole, run.run_id)
     assert not why_not(move, TABLE, {b"1": "not-in-log"})
     loads = [LateEdit(f"wal.{n}", 9, TABLE, "r", 3, 500, 1, b"row", 600) for n in (1, 2)]

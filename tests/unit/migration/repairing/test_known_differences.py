@@ -113,7 +113,7 @@ def test_rows_under_way_are_left_and_those_that_a_person_accepted_stay(run: Run,
     assert rows_to_repair(run, TABLE) == [b"a"], "nobody repairs what a person decided about"
 
 
-def test_nothing_is_repaired_unasked_if_too_many_rows_have_no_explanation(
+def test_nothing_is_repaired_without_a_request_if_too_many_rows_have_no_explanation(
     run: Run, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repairable, "MOST_UNEXPLAINED", 1)
