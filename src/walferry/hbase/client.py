@@ -274,7 +274,8 @@ class HBaseClient:
         deadline.
 
         `may_send` is called before the flush and before each request for a compaction, `sent` after each of them; both
-        may raise (`RpcConnection.call`). `timeout_s` bounds each such request: the server only selects the files in it.
+        may raise (`RpcConnection.call`). `timeout_s` bounds each such request, in which the server only selects the
+        files.
         """
         return admin.compact_region(
             self, table, row, families, deadline_s=deadline_s, timeout_s=timeout_s, may_send=may_send, sent=sent
@@ -459,7 +460,7 @@ class HBaseClient:
         answers True and loads nothing. `timeout_s`, `since` and `may_send` are those of `RpcConnection.call`.
 
         One attempt, no retries. Returns False if the region could not take the files; nothing was loaded then. After a
-        transient error whose fact `sent` is not False, the files may have been loaded, or may still be.
+        transient error whose fact `sent` is not False, the files may have been loaded, or may still be loaded later.
         """
         return bulk_load.bulk_load(
             self, region, files, cluster_ids, timeout_s=timeout_s, since=since, may_send=may_send

@@ -178,8 +178,9 @@ class Region:
 
     `name` is the full region name, `encoded` its MD5 in hex (as in paths and WALs), `server` None while no server has
     the region open. `open_sequence` (info:seqnumDuringOpen) rises each time the region opens. `may_lag`: hbase:meta has
-    no state of the region (before 2.0), so while it is in transition, both are those of its previous opening.
-    `changed_ms`: when the region's row in hbase:meta last changed, for example when it opened, by the writer's clock.
+    no state of the region (before 2.0), so while the region is in transition, `server` and `open_sequence` are those of
+    its previous opening. `changed_ms`: when the region's row in hbase:meta last changed, for example when it opened, by
+    the writer's clock.
     """
 
     name: bytes

@@ -103,7 +103,7 @@ class SnapshotInProgressError(RemoteTransientError):
 
 
 class SnapshotFailedError(RemoteError):
-    """The snapshot started and then failed, as before 2.6 when one of its regions moves: take it again."""
+    """The snapshot started and then failed. Before 2.6 this happens when one of its regions moves. Take it again."""
 
 
 class CallQueueFullError(ServerBusyError):

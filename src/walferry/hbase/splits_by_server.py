@@ -1,5 +1,5 @@
-"""Splits by the region's server, and merges, for which the master first moves both regions to one server: before 2.0.
-HBase waits for neither, so hbase:meta is read until it shows the outcome."""
+"""Splits and merges before 2.0. A region's server splits it. Before a merge, the master moves both regions to one
+server. HBase waits for neither, so hbase:meta is read until it shows the outcome."""
 
 from __future__ import annotations
 
