@@ -86,7 +86,8 @@ def same_bytes(buffer, start_a, length_a, start_b, length_b):  # type: ignore[no
 def check_cell(buffer, at, limit):  # type: ignore[no-untyped-def]
     """(status, position after the cell) of the cell whose int32 length is at `at`.
 
-    Checks all bytes before `limit`, so that a false length is found before as many bytes are read as it claims.
+    Checks all bytes before `limit`, so that a false length is found before the reader has read all the bytes that it
+    claims.
     """
     if at + 4 > limit:
         return INCOMPLETE, at
@@ -156,7 +157,8 @@ def count_cells(buffer, start, end):  # type: ignore[no-untyped-def]
 
 @kernel()
 def locate_key_and_value(buffer, at, fields, i):  # type: ignore[no-untyped-def]
-    """Write a checked cell, whose klen is at `at` + 4, to column `i`, all but its tags; return where its value ends."""
+    """Write the fields of a checked cell, except its tags, to column `i`; return where its value ends. Its klen is at
+    `at` + 4."""
     key_length = int32_at(buffer, at + 4)
     value_length = int32_at(buffer, at + 8)
     row_length = int16_at(buffer, at + 12)

@@ -63,8 +63,8 @@ def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | No
 def wal_cells(data: bytes, file: str = "WAL", *, keys: MasterKeys | None = None) -> Iterator[pa.RecordBatch]:
     """The cells of a WAL that is in memory, markers included, in its order, as WAL_CELL_SCHEMA.
 
-    `file` names it in the column of that name and in messages; `keys` are for an encrypted one. A WAL that is still
-    being written is given out as far as it goes: `WalReader` also says how it ends. Raises what `WalReader` raises.
+    `file` names the WAL in the column `file` and in messages; `keys` are for an encrypted one. Of a WAL that is still
+    being written, this yields what there is: `WalReader` also says how the WAL ends. Raises what `WalReader` raises.
     """
     for batch in WalReader([data], file, keys=keys):
         yield entry_cells(batch, file)

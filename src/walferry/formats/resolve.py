@@ -133,7 +133,8 @@ def digest(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> Digest:
 def held_by(
     mine: CellIndex, chosen: npt.NDArray[np.bool_], theirs: CellIndex, among: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Which `chosen` cells of `mine` have the same key (all but value and tags) as a cell `among` `theirs`."""
+    """Which of the cells of `mine` in `chosen` have the same key (all but value and tags) as a cell of `theirs` in
+    `among`."""
     held = chosen.copy()
     held[chosen] = pc.is_in(_keys(mine, chosen), _keys(theirs, among)).to_numpy(zero_copy_only=False)
     return held

@@ -265,7 +265,8 @@ class WalReader:
                 yield from self._read_on()
                 decoder = self._decoder
             if decoder.status not in (OK, INCOMPLETE):
-                # Unless these bytes, at the end of the file and between entries, may be the beginning of a trailer.
+                # At the end of the file and between entries, these bytes may be the beginning of a trailer; elsewhere
+                # they are damage.
                 self._broken = self._broken or not raw.finished or not self._between_entries()
             if decoder.status not in (OK, INCOMPLETE) or raw.finished:
                 self._finish()
