@@ -11,8 +11,8 @@ from walferry.wal.files import Place, WalFile, find_archived, list_archive, list
 ARCHIVE_SECONDS = 600.0
 """the archive is listed as a whole this often, and sooner only if needed"""
 MOST_LOOKUPS = 200
-"""how many archived files are looked up one by one, a request each; for more, the whole archive is listed, at a request
-for each thousand"""
+"""up to this many archived files are looked up one by one, with one request each; for more, the whole archive is
+listed, with one request for each thousand files"""
 
 
 class CachedListing:

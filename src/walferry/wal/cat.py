@@ -47,7 +47,7 @@ def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
 
 def cat_columns(paths: Sequence[str], out: BinaryIO, err: TextIO, columns: Columns) -> int:
     """The same cells as an Arrow IPC stream or as one Parquet file (WAL_CELL_SCHEMA, with each cell's file and the
-    offset of its entry); errors and exit codes as of `cat`."""
+    offset of its entry); errors and exit codes are those of `cat`."""
     open_writer, batch_bytes = {
         Columns.ARROW: (pa.ipc.new_stream, ARROW_BATCH_BYTES),
         Columns.PARQUET: (pq.ParquetWriter, PARQUET_BATCH_BYTES),

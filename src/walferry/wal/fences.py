@@ -60,8 +60,8 @@ class Fences:
         return file.group not in self.known and file.group not in self.start
 
     def is_late(self, file: InGroup) -> bool:
-        """Whether the whole file was written past the end fence. If no fence names the file's group, its number counts,
-        which is the time of its creation: somebody may have put back an old log."""
+        """Whether the whole file was written past the end fence. If no fence names the file's group, the file's number
+        decides, since it is the time of the file's creation: somebody may have put back an old log."""
         known = file.group in self.start or file.group in self.end
         return self.is_past_end(file) and (known or file.number >= self.started_ms - CLOCKS_APART_MS)
 

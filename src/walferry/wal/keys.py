@@ -1,4 +1,4 @@
-"""The cluster's keys that open encrypted WALs: where the environment says that they are.
+"""The cluster's keys that open encrypted WALs. The environment says where they are.
 
     WALFERRY_WAL_KEY_HEX        one key as hex digits, whatever its name
     WALFERRY_WAL_KEY_STORE      a key store, as HBase's KeyStoreKeyProvider takes it: a URI of a file
@@ -33,7 +33,7 @@ KEY_VARIABLES = (KEY_HEX, KEY_STORE, KEY_NAME, KEY_DAMAGED)
 
 
 def master_keys() -> Mapping[str, bytes]:
-    """The keys by name; those that cannot be had are an error. Raises WalKeyError, also when none is configured."""
+    """The keys by name. Raises WalKeyError if no key is configured, and if keys cannot be read."""
     given = _given()
     if given.wal_key_hex is not None:
         try:
@@ -100,7 +100,7 @@ def _of_store(store: str, names: str) -> Mapping[str, bytes]:
 
 
 def _passwords(text: str) -> list[str]:
-    """The passwords in a file of `alias=password` lines; the whole text may be one, too."""
+    """The passwords in a file of `alias=password` lines, and the whole text, which may be a single password."""
     lines = [line.strip() for line in text.splitlines()]
     values = [line.partition("=")[2].strip() for line in lines if "=" in line and not line.startswith(("#", "!"))]
     return list(dict.fromkeys([*values, text.strip()]))

@@ -90,7 +90,7 @@ class LiveTail:
         return start
 
     def _list(self, start: Offset) -> CertainListing:
-        """A listing that is complete below what was known before it began."""
+        """A listing that misses no file below the numbers that were known before it began."""
         for group, position in start.groups.items():
             self._known[group] = max(self._known.get(group, -1), position.number, *position.ahead)
         listing = list_certain(self._files, self._root, self._known)
@@ -120,9 +120,9 @@ class LiveTail:
 
 
 def list_certain(files: FileSystem, root: str, known: dict[str, int]) -> CertainListing:
-    """A listing that is complete below what was known before it began (`wal.offsets.certain`).
+    """A listing that misses no file below the numbers that were known before it began (`wal.offsets.certain`).
 
-    `known`: the highest number of each group that was seen before; it learns those that are seen now.
+    `known`: the highest number of each group that was seen before; this adds the numbers that are seen now.
     """
     for _ in range(2):
         live, archived = list_live(files, root), list_archive(files, root)
@@ -141,7 +141,7 @@ class FileReach:
         self._files = files
         self._root = root
         self._lengths: dict[str, int] = {}  # of live files that are sealed
-        self._standing: dict[str, tuple[int, float]] = {}  # live files: bytes that the NameNode lists too, since when
+        self._standing: dict[str, tuple[int, float]] = {}  # of live files: bytes the NameNode lists too, since when
         self._can_skip: dict[str, bool] = {}
         self._failing: dict[str, float] = {}  # since when a file could not be read
 
@@ -164,7 +164,7 @@ class FileReach:
         length = self._sealed_length(file)
         if length is None:
             return self._look(file, offset, most, whole_entry=whole_entry, newer=newer, sealed=False)
-        # Until an archived file is closed, which some versions do late, less than its whole length is listed.
+        # Some versions close an archived file late. Until then, less than its whole length is listed.
         stop = length if length == offset > 0 else max(length, offset + 1)
         if most is None or stop - offset <= most:
             return Reached(stop, True)

@@ -44,7 +44,7 @@ class FileSpan:
 
 @dataclass(frozen=True)
 class Offset:
-    """A position vector: of each WAL group, how far it has been given out; and the spans of the batch that ends there.
+    """A position vector: how far each WAL group has been given out, and the spans of the batch that ends there.
 
     The spans make a batch repeatable: once one of its files has been deleted, a listing no longer shows which files lie
     between two positions.
@@ -104,7 +104,7 @@ def between(start: Offset, end: Offset) -> tuple[FileSpan, ...]:
 
 @dataclass(frozen=True)
 class CertainListing:
-    """The log's files by WAL group, in order: those below which no other can exist that was not seen."""
+    """The log's files by WAL group, in order: only those below which no unseen file can exist."""
 
     groups: Mapping[str, tuple[WalFile, ...]]
     over: frozenset[str]
@@ -114,10 +114,10 @@ class CertainListing:
 
 
 def certain(live: Sequence[WalFile], archived: Sequence[WalFile], known: Mapping[str, int]) -> CertainListing:
-    """What a listing proves: live files, listed before the archived ones; `known`: highest numbers seen before.
+    """What a listing proves. `live` was listed before `archived`; `known` has the highest numbers seen before.
 
     The listing misses a file that HBase creates after its folder was listed, but may show a later one that HBase
-    archives at once. So only files up to the highest number that was known before, or is live, count.
+    archives at once. So only files count whose number is at most the highest one that was known before or is live.
     """
     is_live = {file.name for file in live}
     newest = dict(known)
@@ -182,7 +182,8 @@ def advance(
 
 
 def is_news(start: Offset, end: Offset) -> bool:
-    """Whether a batch from `start` to `end` is worth recording. The first one always is: it fixes where it began."""
+    """Whether a batch from `start` to `end` is worth recording. The first one always is: it fixes where the stream
+    began."""
     return start.batch == 0 or bool(end.spans) or end.groups != start.groups
 
 

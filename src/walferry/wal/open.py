@@ -99,7 +99,8 @@ def open_wal_at(files: FileSystem, path: str, name: str | None = None, *, batch_
 
 
 def ends_as_listed(files: FileSystem, file: WalFile, read: int) -> bool:
-    """Whether the file ends where the NameNode lists its end after `read` bytes were read, so that it may be closed.
+    """Whether the file, of which `read` bytes were read, ends where the NameNode lists its end, so that it may be
+    closed.
 
     The listed end is before `read` if another replica had shown more, which was never acknowledged. The NameNode lists
     an open file without its last block, although that block's bytes can be read: such a file does not end there.
@@ -133,8 +134,8 @@ class Wal:
 
     Both raise DamagedInputError after the entries that precede the damage, UnreadableInputError for a kind of file that
     cannot be read, WalKeyError for an encrypted one without its key (`wal.keys`), and the errors of `open_wal` or
-    `open_wal_at`. Iterating until SEALED raises TransientError when the file is not sealed in time, up to a `stop` when
-    less of the file stays visible.
+    `open_wal_at`. Iterating until SEALED raises TransientError when the file is not sealed in time. Iterating up to a
+    `stop` raises it when the file does not become visible up to there in time.
     """
 
     def __init__(

@@ -70,7 +70,8 @@ class FileStat:
     problem: str
     """why it was not read to a proper end; empty for a whole file"""
     exit_code: int
-    """0 whole, 3 unfinished, 4 damaged or of a kind that cannot be read, 1 not to be opened, 2 without its key"""
+    """0 whole, 3 unfinished, 4 damaged or of a kind that cannot be read, 1 cannot be opened, 2 its key is missing or
+    wrong"""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def stat(paths: Sequence[str], progress: Callable[[Sequence[str]], Iterable[str]
 
 
 def _files(path: str) -> list[str]:
-    """The path itself, or if it is a folder those of the WAL files in it."""
+    """The path itself; for a folder, the paths of the WAL files in it."""
     file_system, place = open_file_system(path)
     status = file_system.status(place)
     if status is None:
