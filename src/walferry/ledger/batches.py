@@ -54,7 +54,8 @@ class Batches:
             self._insert(connection, pieces)
 
     def replan(self, plan: str, pieces: Sequence[Piece] | None, lease_check: Change) -> None:
-        """Replace the plan of the batch, and its pieces unless `pieces` is None. No new piece may be done."""
+        """Replace the plan of the batch, and its pieces unless `pieces` is None. None of the new pieces may already be
+        done."""
         batches, found = self._store.table("batches"), self._store.table("pieces")
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)

@@ -69,7 +69,7 @@ class LateEdits:
         self._notes.keep(_LOAD, {"table": edit.table}, f"{edit.file} {edit.start}")
 
     def rejected_loads(self) -> frozenset[str]:
-        """The tables into which files were bulk-loaded past the end fence, which a person rejected."""
+        """The tables with a bulk load past the end fence that a person rejected."""
         loads = self._notes.named(_LOAD)
         return frozenset(e.table for e in self.all() if e.decision == "reject" and f"{e.file} {e.start}" in loads)
 

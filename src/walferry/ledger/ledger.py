@@ -153,8 +153,8 @@ class Ledger:
         """The unfinished run of that name if owner, kind and spec are the same, otherwise a new run.
 
         `gaps` covers the tables in `spec["tables"]` ("ns:table", or {"source": "ns:table", …}).
-        Raises UsageError if the unfinished run has another owner, kind or spec. But if a failed plan is all
-        that this run has done, it is ended and a new run opened.
+        Raises UsageError if the unfinished run has another owner, kind or spec. But if this run has done nothing but a
+        failed plan, this ends it and opens a new run.
         """
         runs = self._store.table("runs")
         with self._store.database.write() as connection:

@@ -95,7 +95,7 @@ class Log:
     def unapplied(self) -> list[RecordedFile]:
         """The seen files that are not applied for every table of the run, by group and number.
 
-        The cost depends on the number of these files, however many the run has ever seen.
+        The cost depends on the number of these files, not on how many files the run has ever seen.
         """
         wal_files = self._store.table("wal_files")
         waiting = (wal_files.c.run_id == self._run_id, wal_files.c.applied_end.is_(None), ~wal_files.c.applied)
@@ -135,9 +135,10 @@ class Log:
                 self._store.note(connection, "fold WAL files", self._run_id, {"rows_less": count})
 
     def pending(self, names: Collection[str]) -> set[str]:
-        """The named files that some table has neither applied nor has completely held by quarantine.
+        """The named files that at least one table still needs: the table has not applied the file, and quarantine does
+        not hold all of the table's part of it.
 
-        Ranges of a batch are written last: holds without ranges belong to a batch to be repeated.
+        A batch writes its ranges last: holds without ranges belong to a batch that must be repeated.
         """
         ranges, holds = self._store.table("wal_ranges"), self._store.table("held_regions")
         left = set(names) - self.applied(names)
@@ -185,7 +186,7 @@ class Log:
     ) -> None:
         """Record ranges by (file, start, table). A state only moves forward, and an end only until it is applied.
 
-        In the same transaction, so that nothing counts twice: what these files show about `regions`, the true
+        So that nothing counts twice, the same transaction records what these files show about `regions`, the true
         `lengths`, in bytes, of files that were read to their ends, and what `also` records.
 
         The file must have been seen (`see_files`). Ranges of a file and table should tile it from 0 to its length,
@@ -229,8 +230,8 @@ class Log:
         groups: Collection[str] | None = None,
         since_ms: int | None = None,
     ) -> list[WalRange]:
-        """Ranges (of a file, in a state, of WAL groups) by file, table and start. `since_ms`: of files that are applied
-        for every table, only ranges with an entry that was written then or later.
+        """Ranges (of a file, in a state, of WAL groups) by file, table and start. With `since_ms`, files that are
+        applied for every table contribute only ranges with an entry that was written then or later.
 
         Reads every range ever applied, unless `file` or a state before `applied` is given: too slow for a round.
         """
@@ -279,7 +280,7 @@ class Log:
 
     def applied_for(self, table: str, *, verified: bool = False) -> set[str]:
         """Names of the files whose edits of the table are all applied; with `verified`, only files that a comparison
-        verified: it found the table equal after them."""
+        verified: it found the table equal after these files were applied."""
         files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
         of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table)
         packed = select(files).where(files.c.run_id == self._run_id, files.c.applied_end.is_not(None))
@@ -315,7 +316,7 @@ class Log:
         transaction.
 
         Sealed ranges become applied; applied and verified ones stay. Raises WalferryError when a file has no range, or
-        one that is not sealed and so may still grow; what `lease_check` raises.
+        one that is not sealed and so may still grow. Also raises what `lease_check` raises.
         """
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)

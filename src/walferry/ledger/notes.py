@@ -93,7 +93,8 @@ class Notes:
     def keep_unless(
         self, name: str, facts: Mapping[str, Any], subject: str, holds: Callable[[Mapping[str, Any], int], bool]
     ) -> tuple[dict[str, Any], int] | None:
-        """Keep a value unless `holds` is true of one of that name, given when it was kept: then return that one.
+        """Keep a value, unless a note of that name exists for which `holds` is true, given its value and when it was
+        kept. If so, keep nothing, and return that note's value and time.
 
         Of several processes that do this at once, the first one's value is kept.
         """

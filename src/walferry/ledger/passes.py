@@ -22,8 +22,8 @@ KEPT = 1_000
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass; `reasons`: why regions were read whole, with how many; `second_reader`: what that one found, as from
-    `run.notes.spot_check.SpotCheck.facts`."""
+    """One pass. `reasons`: why regions were read whole, and how many for each reason. `second_reader`: what the second
+    reader found, as `run.notes.spot_check.SpotCheck.facts` returns it."""
 
     number: int
     attempt: int
@@ -77,7 +77,8 @@ class PassRegion:
 
 @dataclass(frozen=True)
 class PassDifference:
-    """A row that differed when a pass last read it. `under way`: other cells differed at each read."""
+    """A row that differed when a pass last read it. The state `under way` means that other cells differed at each
+    read."""
 
     table: str = field(metadata={"column": "table_name"})
     row: bytes = field(metadata={"column": "row_key"})

@@ -46,9 +46,9 @@ class Phases:
     ) -> None:
         """Record that the phase is done; later phases and the report use its `facts`.
 
-        Raises what `lease_check` raises in the same transaction, and WalferryError when this attempt was superseded, as
-        its facts may no longer hold: SupersededError, for which a retry helps, unless another process is at the phase
-        or has done it.
+        Calls `lease_check` in the same transaction, and raises what it raises. Raises WalferryError when this attempt
+        was superseded, since its facts may no longer hold. That error is a SupersededError, after which a retry helps,
+        unless another process is doing the phase or has done it.
         """
         newest = self._set(phase, subject, "done", facts=facts, attempt=attempt, lease_check=lease_check)
         if attempt is not None and newest != attempt:
@@ -65,7 +65,8 @@ class Phases:
     ) -> None:
         """Record that this attempt failed; `transient`: another one may succeed.
 
-        Nothing changes if another attempt has been started, or was done, since, or if this one failed before.
+        Changes nothing if another attempt has been started since, or if this attempt was superseded or has already
+        ended.
         """
         self._set(phase, subject, "failed", error=error, transient=transient, attempt=attempt)
 

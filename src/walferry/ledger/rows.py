@@ -396,7 +396,7 @@ class Round:
 
     @property
     def covered_ms(self) -> int:
-        """The moment up to which everything is applied after this round: the start of its cut."""
+        """The start of this round's cut: after the round, everything written before that moment is applied."""
         return self.finished_ms - self.lag_ms
 
 
