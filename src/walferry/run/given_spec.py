@@ -38,7 +38,8 @@ def load_spec(path: Path) -> Spec:
 
 
 def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
-    """Validate the keys of a spec. Raises UsageError, which lists every fault; `origin` is where they were given."""
+    """Validate the keys of a spec. Raises UsageError, which lists every fault; `origin` says where the keys were
+    given."""
     try:
         return Spec.model_validate(content)
     except ValidationError as error:

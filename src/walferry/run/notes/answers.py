@@ -34,7 +34,7 @@ def drop_word(ledger: RunLedger, phase: str) -> None:
 
 
 def note_refused(ledger: RunLedger, why: str) -> None:
-    """Keep why the choice that a person made after a failed check was not possible; "" once a choice was possible."""
+    """Keep the reason why a person's choice after a failed check was not possible; "" once a choice was possible."""
     ledger.notes.keep_text(_REFUSED, why)
 
 

@@ -31,8 +31,8 @@ def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[s
 def whole_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:
     """The newest comparison of a table, for any purpose, if it names every row that differed.
 
-    Then the table is equal once no row that it names and no row touched since differs. None if there is no comparison,
-    or if it left something out.
+    Once no row that such a comparison names differs, and no row touched since, the table is equal. None if there is no
+    comparison, or if it left something out.
     """
     newest = [made for made in ledger.comparisons.tables() if made.table == table][-1:]
     for made in newest:

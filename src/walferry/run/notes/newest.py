@@ -1,7 +1,7 @@
 """The newest timestamp of each table, from everything that was read on both sides before the target was open.
 
 A cell with a later timestamp at the open target was written there by a client. So a table whose cells have timestamps
-in the future does not open early: clients' cells could not be distinguished from those.
+in the future does not open early: nothing would distinguish clients' cells from such cells.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def newest_of(ledger: RunLedger, table: str) -> int | None:
 
 
 def clients_from(ledger: RunLedger, table: str, late_ms: int = 0) -> int | None:
-    """Cells that only the open target holds are its clients' from this timestamp on; None while it is not open.
+    """From this timestamp on, cells that only the open target holds were written by its clients; None while it is not
+    open.
 
     Late edits are applied to the target after the opening, with the timestamps of their own time. `late_ms`: by how
     much the clock of a target server may be late.

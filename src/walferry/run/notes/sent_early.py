@@ -1,4 +1,4 @@
-"""Which edits of open logs were sent, until the sealed logs are known to have the same bytes.
+"""Which edits of open logs were sent: noted until the sealed logs are known to have the same bytes.
 
 HDFS may drop bytes past the last acknowledgement when it recovers the file of a dead server. So a note is written for
 each log before anything of the log is sent. The note stays until it was compared with the sealed file
@@ -27,7 +27,7 @@ class SentEarly(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     shown: tuple[Shown, ...]
-    """the file's beginning as each reader saw it that read from the start: at least one for each process"""
+    """the file's beginning, as seen by each reader that read from the file's start: at least one for each process"""
     tables: tuple[str, ...]
     """source tables that have edits in that part"""
 

@@ -12,7 +12,8 @@ _SHOWN = 10
 _AGAIN_MS = 60_000
 """age at which a note with the same reasons is written again"""
 _OLD_MS = 600_000
-"""age at which a note no longer counts: nobody asks the gate any more, as while a person is asked for the approval"""
+"""age at which a note no longer counts: nobody asks the gate any more, for example while a person is asked for the
+approval"""
 
 
 def note_shut_gate(ledger: RunLedger, reasons: Sequence[str]) -> None:

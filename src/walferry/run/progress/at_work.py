@@ -23,7 +23,7 @@ from walferry.run.progress.write_stop import write_stop_of
 from walferry.run.recorded_spec import options_of, source_tables
 
 BETWEEN_SECONDS = 60.0
-"""Time between two phases; a shell needs less, and so does Airflow's scheduler, usually."""
+"""Time between two phases; a shell needs less, and usually so does Airflow's scheduler."""
 
 
 def work_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseRecord]) -> State:

@@ -12,7 +12,8 @@ _NOTE, _FAILING, _SO_FAR = "compares ahead", "comparing ahead fails", "compared 
 
 
 def note_comparing_ahead(ledger: RunLedger, tables: Sequence[str], written: Sequence[str] = ()) -> None:
-    """Keep which tables are left to compare; for those in `written`, only rows written during the comparison."""
+    """Keep which tables are left to compare; of those in `written`, only rows written during the comparison are
+    left."""
     ledger.notes.keep(_NOTE, {"tables": list(tables), "written": list(written)})
 
 
@@ -27,7 +28,7 @@ def why_failing(ledger: RunLedger) -> str:
 
 
 def note_so_far(ledger: RunLedger, table: str, done: int, regions: int, since_ms: int) -> None:
-    """Keep how many regions of a table the whole comparison that began at `since_ms` has compared."""
+    """Keep how many regions of a table the whole comparison has compared so far; it began at `since_ms`."""
     ledger.notes.keep(_SO_FAR, {"done": done, "regions": regions, "since_ms": since_ms}, table)
 
 

@@ -15,7 +15,7 @@ from walferry.run.recorded_spec import options_of
 
 @dataclass(frozen=True)
 class Lag:
-    """How far the target is behind: `seconds` since the moment up to which everything is applied.
+    """How far the target is behind: everything that the source wrote until `seconds` ago is applied.
 
     `seconds` is None while nothing measures the lag; `unknown` then says why. `longest` is the longest lag so far.
     """
@@ -56,7 +56,7 @@ class Ahead(BaseModel):
     """why no open log is followed until the next round"""
 
     def covering(self, moment_ms: int, at_ms: int) -> Ahead:
-        """A copy, updated at `at_ms`, when everything before `moment_ms` is applied."""
+        """A copy as of `at_ms`, with everything before `moment_ms` applied."""
         before = self.covered_ms or moment_ms
         return self.model_copy(
             update={
@@ -151,7 +151,7 @@ def lag_by_group(ledger: RunLedger, lag: Lag) -> list[LagSplit]:
 
 
 def lag_split(lag: Lag, groups: Sequence[LagSplit]) -> LagSplit | None:
-    """The lag of a run, split like that of the first of its groups; None while the lag is not measured."""
+    """The lag of a run, split by the times measured for the first of its groups; None while the lag is not measured."""
     return None if lag.seconds is None or not groups else _split(groups[0], lag.seconds)
 
 

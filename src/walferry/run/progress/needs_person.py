@@ -32,7 +32,7 @@ def gap_state(
             f"{again_by(run, met[-1].phase if met else 'drain')}; if it is lost, {OPEN_STAYS}, and `walferry verify "
             f"{run.name}` names the rows that differ"
         )
-    if met and not (opened and missing):  # its advice to start over comes too late once the target is open
+    if met and not (opened and missing):  # the error advises to start over: too late once the target is open
         return state_at("gap", met[-1].message, met[-1], run, step, failed=True)
     more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
     cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"

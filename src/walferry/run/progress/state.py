@@ -64,7 +64,8 @@ def state_of(ledger: RunLedger) -> State:
 
 
 def _asks_way_out(ledger: RunLedger, state: State) -> bool:
-    """Whether the DAG `hbase_migrate`, which gives its runs' ids as owners, asks a person how to go on."""
+    """Whether the DAG `hbase_migrate` asks a person how to go on. Its runs have the owner "airflow" and the id of a DAG
+    run."""
     run = ledger.record
     if not (in_airflow(run) and len(run.owner.split()) == 2 and run.kind == "migration" and run.state == "running"):
         return False
@@ -74,8 +75,8 @@ def _asks_way_out(ledger: RunLedger, state: State) -> bool:
 
 
 def _overtaken(failed: PhaseRecord, phases: Sequence[PhaseRecord], kind: RunKind) -> bool:
-    """Whether a failed phase will be done again in any case, because it or, since its failure, an earlier phase was
-    superseded."""
+    """Whether a failed phase will be done again in any case: it was superseded, or an earlier phase was superseded
+    after this one failed."""
     order = order_of(kind)
     at, ended = order.get(failed.phase, 0), failed.finished_ms or 0
     again = [p for p in phases if superseded(p)]
