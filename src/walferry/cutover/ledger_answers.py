@@ -246,8 +246,8 @@ def compared_last(ledger: RunLedger) -> Answer:
 
 
 def no_repair_owed(ledger: RunLedger) -> Answer:
-    """Whether no repair ended after a compaction of the target, before it sent the markers that it owes to other
-    rows."""
+    """Whether no repair is unfinished: interrupted after it compacted a region of the target, and before it sent the
+    markers that it owes to other rows."""
     reasons = tuple(
         Reason(
             f"a repair of {table} was interrupted after it had compacted a region of the target",

@@ -42,7 +42,7 @@ TABLES_AT_ONCE = 4
 READINGS = 4
 """the most readings of touched rows until no row needs a repair and no compaction comes in between"""
 MOST_LOG_BYTES = 256 << 20
-"""the most log that is read in the write stop for why rows differ"""
+"""the most log that is read in the write stop to find out why rows differ"""
 COMPACTED_BYTES = 256 << 20
 """the largest target region that is compacted in the write stop"""
 
@@ -99,9 +99,9 @@ def open_target(run: Run, spark: Callable[[], SparkSession], standstill: Standst
 
 
 def _look(run: Run) -> Iterator[str]:
-    """Find rows that something other than the log touched; yields why they are unknown, if so. Servers count writes
-    that skip the log a little late. If there were such writes, this waits until all of them are counted after the write
-    stop."""
+    """Find rows that something other than the log touched. If these rows are unknown, yields the reason. Servers count
+    writes that skip the log a little late. If there were such writes, this waits until all of them are counted after
+    the write stop."""
     stopped = run.ledger.phases.facts("write_stop")
     counted_ms = (stopped["at_ms"] if stopped else now_ms()) + COUNTED_LATE_MS
     try:

@@ -24,7 +24,8 @@ from walferry.run.run import Run
 log = logging.getLogger(__name__)
 
 LAST_TO_FIRST = ("open_target", "drain", "end_fence", "replay", "write_stop", "approve")
-"""the phases from the approval on: a withdrawal that is killed can be repeated until the write stop is taken back"""
+"""the phases from the approval on, as a withdrawal reopens them: if it is killed before it reopens the write stop, it
+can be repeated"""
 
 
 def take(run: Run, way: Way, rows: Sequence[str], reason: str, actor: str) -> None:
