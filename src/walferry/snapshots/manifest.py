@@ -153,7 +153,7 @@ def region_name(info: pb.RegionInfo) -> str:
 
 
 class Stored(NamedTuple):
-    """Where the content of a store file is, its family aside."""
+    """Where the content of a store file is, apart from its family."""
 
     table: str
     region: str
@@ -180,10 +180,10 @@ def cells_of(
     wanted: Callable[[HFile], bool] = lambda file: True,
     count: Callable[[int], None] = lambda size: None,
 ) -> Iterator[CellIndex]:
-    """The cells of a region's store files as one, as `merge.merged` gives them: markers too, one of each key.
+    """The cells of a region's store files together, as `merge.merged` yields them: one cell of each key, markers too.
 
-    Cells whose own TTL has expired at the moment `alive_ms` are left out; none are if `alive_ms` is None. `wanted`
-    chooses the files to read. `count` is called with the number of bytes read. Raises the errors of `StoreFile.open`.
+    Leaves out cells whose own TTL has expired at the moment `alive_ms`; with None, leaves out no cell. `wanted` chooses
+    the files to read. `count` is called with the number of bytes read. Raises the errors of `StoreFile.open`.
     """
     opened = [(file, hfile) for file in region.files if wanted(hfile := file.open(files, count))]
     opened.sort(key=lambda pair: pair[0].sequence(pair[1]))
@@ -192,7 +192,7 @@ def cells_of(
 
 
 def _stored_cells(file: StoreFile, hfile: HFile, region: SnapshotRegion) -> Iterator[StoredCells]:
-    """The cells of an opened store file that are of the region's rows."""
+    """The cells of an opened store file that belong to the region's rows."""
     start, stop = common_rows(file.start, file.stop, region.start, region.end)
     if stop and start >= stop:
         return
@@ -207,7 +207,8 @@ def common_rows(start: bytes, stop: bytes, other_start: bytes, other_stop: bytes
 
 
 def rows_inside(files: FileSystem, region: SnapshotRegion, part_bytes: int) -> list[bytes]:
-    """Rows that cut a region with more bytes of store files into such parts, by the index of its biggest file."""
+    """Rows that cut a region into parts with about `part_bytes` of store files each, by the index of its biggest file;
+    none if the region has no more bytes than that."""
     parts = -(-sum(file.size for file in region.files) // part_bytes)
     if parts < 2:
         return []

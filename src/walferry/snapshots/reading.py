@@ -33,7 +33,7 @@ VIEWS = {"cells": CELL_SCHEMA, "rows": ROW_SCHEMA}
 
 @dataclass(frozen=True)
 class SnapshotQuery:
-    """What is asked of a snapshot below HBase's root folder; the URL of that as `open_file_system` takes it."""
+    """What is asked of a snapshot. `root`: HBase's root folder, as a URL that `open_file_system` takes."""
 
     root: str
     snapshot: str
@@ -57,7 +57,7 @@ class SnapshotQuery:
     user: str | None = None
 
     def schema(self) -> pa.Schema:
-        """The columns that are given out."""
+        """The columns of the result."""
         return pa.schema([VIEWS[self.view].field(name) for name in self.fields])
 
     def open(self) -> tuple[FileSystem, str]:
@@ -69,9 +69,10 @@ class SnapshotQuery:
         return self.columns is None or family in self.columns
 
     def wants_file(self, file: HFile) -> bool:
-        """Whether a file of a family that is asked for can matter.
+        """Whether a file of a family that is asked for can change the result.
 
-        Times rule out files only in raw reads: otherwise a marker or newer version of another time may hide a cell.
+        Times rule out files only in raw reads. In other reads, a marker or a newer version from outside these times may
+        hide a cell.
         """
         if not self.raw or file.time_range is None:
             return True
@@ -137,7 +138,7 @@ def regions_asked(query: SnapshotQuery) -> tuple[str, list[SnapshotPart]]:
 
 
 def cut(query: SnapshotQuery, whole: SnapshotPart) -> list[SnapshotPart]:
-    """Cut a region for reading: into several parts if it has more than `partition_bytes`, into none without store
+    """Cut a region for reading: into several parts if it has more than `partition_bytes`, into none if it has no store
     files."""
     files, _ = query.open()
     region = whole.region
@@ -163,7 +164,7 @@ def read_part(query: SnapshotQuery, part: SnapshotPart) -> Iterator[pa.RecordBat
 
 
 def chosen_cells(query: SnapshotQuery, part: SnapshotPart) -> Iterator[tuple[CellIndex, npt.NDArray[np.bool_]]]:
-    """Yield cells of whole rows, and which of them are asked for: at least one in each group."""
+    """Yield groups of whole rows' cells, and which of the cells are asked for: at least one in each group."""
     files, _ = query.open()
     for cells in cells_of(files, part.region, None if query.raw else part.at_ms, wanted=query.wants_file):
         chosen = query.select(cells, part.rules, part.at_ms)
@@ -172,7 +173,7 @@ def chosen_cells(query: SnapshotQuery, part: SnapshotPart) -> Iterator[tuple[Cel
 
 
 def _rules(query: SnapshotQuery, table: TableDescriptor) -> dict[bytes, FamilyRules]:
-    """The retention rules of the families that are asked for, for as many versions as are."""
+    """The retention rules of the families that are asked for, limited to the number of versions that is asked for."""
     unknown = sorted((query.columns or {}).keys() - {name.encode() for name in table.families})
     if unknown:
         raise UsageError(

@@ -18,7 +18,7 @@ from walferry.snapshots.reading import SnapshotPart, SnapshotQuery, chosen_cells
 PART_BYTES = 64 << 20
 """A region with more bytes of store files is counted in several parts."""
 _MOST_THREADS = 8
-"""Each has a stream of each store file of its region."""
+"""Each thread has a stream of each store file of its region."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def stat(
 ) -> SnapshotStat:
     """Count what is asked of a snapshot, in a thread for each processor, eight at most.
 
-    `progress` is called with an iterator that yields once for each finished part, and with the number of parts; it
-    yields the same. Raises the errors of `regions_asked`, and UnreadableInputError for a store file that is gone.
+    `progress` is called with an iterator that yields once for each finished part, and with the number of parts; it must
+    yield as often. Raises the errors of `regions_asked`, and UnreadableInputError for a store file that is gone.
     """
     table, regions = regions_asked(query)
     counts: dict[str, list[_PartCount]] = defaultdict(list)
