@@ -169,12 +169,13 @@ class LateSession:
 
 
 def must_open() -> bool:
-    """Whether spark-submit started this process. In some modes it counts a process that opens no session as failed."""
+    """Whether spark-submit started this process. In some modes, spark-submit counts a process that opens no session as
+    failed."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 class NoSparkError(WalferryError):
-    """A process without Spark has work that is too large to do without Spark; fact `phase`."""
+    """A process that has no Spark has work that is too large to do without it; fact `phase`."""
 
 
 def session_for(spark: Callable[[], SparkSession], size: int, here: int) -> SparkSession | None:

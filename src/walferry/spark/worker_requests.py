@@ -1,4 +1,5 @@
-"""Adds the requests that Spark's workers send to the clusters to the driver's counts when a task ends."""
+"""Counts the requests of Spark's workers to the clusters: when a task ends, its requests are added to the driver's
+counts."""
 
 from __future__ import annotations
 
