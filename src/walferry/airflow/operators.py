@@ -85,8 +85,8 @@ def do_phase(
 ) -> None:
     """Do a phase that is not a Spark job, unless the ledger says that it is done; `by`, `said_ms`: who approved, when.
 
-    This never starts Spark. If work turns out too large to do without, the phase leaves it out, as `open_target` does,
-    or raises NoSparkError.
+    This never starts Spark. If some work turns out to be too large to do without Spark, the phase leaves it out, as
+    `open_target` does, or raises NoSparkError.
     """
     from walferry.pipeline import PhaseContext, do, without_spark
 

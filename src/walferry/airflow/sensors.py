@@ -104,7 +104,7 @@ class WalWatchSensor(BaseSensorOperator):
 
 
 def _last_announced(context: Context, asset: Asset) -> int:
-    """The moment up to which the asset's newest event announced sealed files; 0 before the first event."""
+    """The asset's newest event announced the files that were sealed until this moment; 0 before the first event."""
     newest = context["inlet_events"][asset].ascending(False).limit(1)
     extras: list[Any] = [event.extra or {} for event in newest]
     return max((int(extra.get("through_ms", 0)) for extra in extras), default=0)

@@ -104,7 +104,7 @@ def open_questions(ledger: RunLedger) -> list[str]:
 
 
 class AnswerTrigger(BaseTrigger):
-    """Keeps each answer of a person in the ledger. Fires after the last answer, that writes have stopped, or once
+    """Keeps each answer of a person in the ledger. Fires after the last answer (that writes have stopped), or once
     nobody needs an answer any more."""
 
     def __init__(self, run_id: str) -> None:

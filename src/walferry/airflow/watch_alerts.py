@@ -1,4 +1,4 @@
-"""What the watch of a source's log alerts of: lost files, items in quarantine, a growing lag. Each is told once."""
+"""Alerts from the watch of a source's log: lost files, items in quarantine, a growing lag. Each is sent once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ LATE_SECONDS = 300
 
 
 def alert_once(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> None:
-    """Alert, once for each, of lost files, new items in quarantine and a lag above the run's limit."""
+    """Send an alert of lost files, of items in quarantine and of a lag above the run's limit: once for each of
+    these."""
     from walferry.watch import watch as log_watch
 
     late = facts.lag_seconds is not None and facts.lag_seconds > facts.max_lag + LATE_SECONDS

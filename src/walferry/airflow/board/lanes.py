@@ -27,7 +27,7 @@ MOST_BLOCKS = 120
 class Hole:
     """Bytes that are not applied, and why.
 
-    gap: the bytes are lost, or were skipped, since later bytes are applied. held: they wait for an operator's decision.
+    gap: the bytes are lost, or were skipped (later bytes are applied). held: they wait for an operator's decision.
     waiting: a later round will apply them.
     """
 
