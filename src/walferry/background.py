@@ -1,4 +1,4 @@
-"""Starts work in other threads, which the end of the process may abandon; and values that threads share."""
+"""Starts work in other threads, which the process may abandon when it ends; and makes values that threads share."""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ def _outcome(run: Run) -> str:
 
 
 Ask = Callable[[str, Callable[[], None]], bool]
-"""Asks a person a question. Until there is an answer, it calls the function about every second, which may raise."""
+"""Asks a person a question. While it waits for the answer, it calls the given function about every second; that call
+may raise."""
 
 
 def do(run: Run, phase: str, subject: str, context: PhaseContext) -> None:
@@ -196,9 +197,9 @@ def _do_again(run: Run, phase: str, subject: str, context: PhaseContext) -> None
 
 
 def _do_for_each(run: Run, phase: str, subjects: Sequence[str], context: PhaseContext) -> None:
-    """Do a phase for several subjects, some at once. Once no subject is at work, raises the first error.
+    """Do a phase for several subjects, some of them at the same time. Raises the first error when all work has ended.
 
-    Ctrl-C does not wait: no further subject is started, and those at work end with the process.
+    Ctrl-C does not wait: no further subject is started, and work on the others ends with the process.
     """
     waiting = deque(subjects)
 
@@ -222,7 +223,7 @@ def _do_for_each(run: Run, phase: str, subjects: Sequence[str], context: PhaseCo
         errors = [error for one in at_work if (error := one.exception()) is not None]
     except BaseException as interrupt:
         waiting.clear()
-        for subject in subjects:  # record Ctrl-C before errors of the dying process do
+        for subject in subjects:  # record Ctrl-C before the dying process records errors
             known = run.ledger.phases.find(phase, subject)
             if known is not None and known.state == "running":
                 run.ledger.phases.fail(phase, as_recorded(interrupt), subject, known.attempts)
@@ -282,7 +283,7 @@ def _ask_for_cutover(run: Run, ask: Ask, at_work: Callable[[], None]) -> None:
             return
         except GateShutError as shut:  # the gate has shut again since the check
             log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
-        except TransientError as error:  # a check of the clusters failed: the replay beside it goes on
+        except TransientError as error:  # a check of the clusters failed: the replay goes on meanwhile
             at_work()
             log.warning("not yet: %s", error)
             time.sleep(LOOK_SECONDS)

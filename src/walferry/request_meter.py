@@ -78,7 +78,7 @@ def meter_of(cluster: str, rates: RequestRates) -> Meter:
 
 
 def _limiter(rate: float) -> Limiter:
-    # Of a low rate, one at a time.
+    # At a low rate, allow one request at a time.
     every = Rate(round(rate), Duration.SECOND) if rate >= 10 else Rate(1, max(1, round(1000 / rate)))
     return Limiter(every, buffer_ms=1)
 
@@ -112,18 +112,18 @@ def gather(counts: Callable[[], Counts]) -> None:
 
 
 def unhindered_s() -> float:
-    """Seconds that pass except while requests of this process wait: for deadlines of servers."""
+    """Seconds on a clock that leaves out the time for which requests of this process wait; for deadlines of servers."""
     return steady_s() - _waited
 
 
 class Rates:
-    """Requests per second over the last minute, of counts that only grow."""
+    """Requests per second over the last minute, computed from counts that only grow."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, Counts]] = deque()
 
     def __call__(self, counts: Counts) -> dict[str, dict[str, float]]:
-        """Cluster to service to rate, from these counts and those of earlier calls."""
+        """The rates by cluster and service, computed from these counts and those of earlier calls."""
         now = steady_s()
         self._seen.append((now, counts))
         while len(self._seen) > 2 and self._seen[1][0] <= now - RATE_SECONDS:

@@ -4,7 +4,8 @@
 
 `read` takes the values from the environment of this process. Only the edges call it, where a process starts: the
 command, Airflow's tasks, Spark apps, a `Run`. They pass plain values on, also to Spark's workers. One module below
-reads for itself: `wal.keys`, in each process that opens an encrypted WAL. docs/settings.md is made from these models.
+them, `wal.keys`, reads the environment itself, in each process that opens an encrypted WAL. docs/settings.md is made
+from these models.
 """
 
 from __future__ import annotations
@@ -261,7 +262,8 @@ def known_variables() -> list[str]:
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str]:
-    """Those of the names that begin with WALFERRY_ and are no variables, each with the nearest that is one."""
+    """The names that begin with WALFERRY_ but are not walferry's variables, each with the variable whose name is
+    nearest."""
     known = known_variables()
     unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in known)
     return {name: difflib.get_close_matches(name, known, n=1, cutoff=0)[0] for name in unknown}
