@@ -15,7 +15,7 @@ from walferry.run.recorded_spec import options_of
 
 @dataclass(frozen=True)
 class Lag:
-    """How far the target is behind: everything that the source wrote until `seconds` ago is applied.
+    """How far the target is behind: every edit older than `seconds` is applied.
 
     `seconds` is None while nothing measures the lag; `unknown` then says why. `longest` is the longest lag so far.
     """
