@@ -38,7 +38,8 @@ WAL_CELL_SCHEMA = pa.schema(
 
 
 def index_entry_cells(batch: EntryBatch) -> tuple[CellIndex, Int64s, Int32s]:
-    """All cells of the entries of a batch, the number of each one's entry in the batch, its index in that entry."""
+    """All cells of a batch's entries; for each cell, the number of its entry in the batch and its index in that
+    entry."""
     fields, entry, index = kernels.locate_entry_cells(batch.buffer, batch.cells_start, batch.cell_count)
     return CellIndex.of(batch.buffer, fields), entry, index
 

@@ -41,7 +41,8 @@ def merged(files: Sequence[Iterable[StoredCells]]) -> Iterator[CellIndex]:
 def alive(batches: Iterable[StoredCells], at_ms: int) -> Iterator[StoredCells]:
     """The cells of a file whose own TTL has not expired at `at_ms`.
 
-    Apply this before `merged`: a region server skips an expired cell and shows the one that it had overwritten.
+    Apply this before `merged`: a region server skips an expired cell and shows the cell that the expired one had
+    overwritten.
     """
     for found in batches:
         gone = outlived(found.cells, at_ms)
