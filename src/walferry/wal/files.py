@@ -13,9 +13,9 @@ rules holds:
 2. It ends with a trailer, which a writer leaves when it closes the file. A newer file of the group in the listing is
    not enough: HBase creates the next file first and switches to it later (AbstractFSWAL.rollWriter), so a file may
    receive edits until it has its trailer.
-3. It has no trailer, but after `wal.open.CLOSE_SECONDS` the NameNode lists its whole length, as it does not for an
-   open file: its writer broke (a DataNode failed), and the server wrote what was not acknowledged to the next file.
-   Another replica may have shown more before (`wal.open.ends_as_listed`).
+3. It has no trailer, but after `wal.open.CLOSE_SECONDS` the NameNode lists its whole length, which the NameNode
+   does not do for an open file. So the file's writer broke (a DataNode failed), and the server wrote what was not
+   acknowledged to the next file. Another replica may have shown more before (`wal.open.ends_as_listed`).
    Only a reader can decide this (`wal.open`), since it knows how many bytes there are.
 
 A dead server's file that is being split (`-splitting`) is not sealed until it is archived.

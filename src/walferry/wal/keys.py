@@ -3,8 +3,8 @@
     WALFERRY_WAL_KEY_HEX        one key as hex digits, whatever its name
     WALFERRY_WAL_KEY_STORE      a key store, as HBase's KeyStoreKeyProvider takes it: a URI of a file
     WALFERRY_WAL_KEY_NAME       the key's name in it, or several; default: all keys
-    WALFERRY_WAL_KEY_DAMAGED    names of WAL files whose own key is damaged, as an operator says who knows that the keys
-                                above are right: such a file counts as damaged from its start
+    WALFERRY_WAL_KEY_DAMAGED    names of WAL files whose own key is damaged: such a file counts as damaged from its
+                                start. Only an operator who knows that the keys above are right may set this
 
 `settings.WalKeys` has their formats. Each process that opens an encrypted WAL reads them for itself, also the Python
 workers of Spark: so no argument of a task holds a key, and other people's jobs can read `hbase_wal`. `spark.session`

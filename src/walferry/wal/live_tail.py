@@ -268,7 +268,7 @@ class _Remembering:
         return found
 
     def at_most(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
-        """As far as was seen."""
+        """How far the file can be read, but no further than was seen."""
         seen = self._seen.get(file.name)
         if seen is None:
             return Reached(offset, False)

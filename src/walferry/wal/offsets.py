@@ -158,7 +158,7 @@ class Reach(Protocol):
     """Finds out how far a file can be read from a place on."""
 
     def __call__(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
-        """The place after at most `most` bytes; with `whole_entry` after one entry, if that is longer.
+        """The place after at most `most` bytes; with `whole_entry`, the end of one entry if that entry is longer.
 
         `newer`: a later file of the group has been seen.
         """
