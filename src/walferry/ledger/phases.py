@@ -17,7 +17,7 @@ from walferry.ledger.store import Store, fetch
 
 
 class SupersededError(TransientError):
-    """What an attempt was based on changed while it ran; facts `run`, `phase`, `subject`, `attempt`, `newest`."""
+    """While an attempt ran, its basis changed; facts `run`, `phase`, `subject`, `attempt`, `newest`."""
 
 
 class Phases:
