@@ -101,7 +101,7 @@ def _busy(ledger: RunLedger, facts: Mapping[str, Any], at_ms: int) -> RunBusyErr
 
 
 def command_since(ledger: RunLedger) -> int | None:
-    """When the command that works on the run now began; None if there is no such command."""
+    """When the command that is working on the run began; None if there is no such command."""
     return _signs(ledger).get("", {}).get("since_ms")
 
 

@@ -33,9 +33,9 @@ class Copying:
     rest: bytes | None = b""
     """first row of the regions whose copy was not started; None: every region was started"""
     regions: int = 0
-    """source regions that were copied"""
+    """how many source regions were copied"""
     of: int = 0
-    """all regions of the source table, when copying last continued"""
+    """how many regions the source table had when copying last continued"""
     cells: int = 0
     size: int = 0
     """bytes of these cells"""
