@@ -153,7 +153,7 @@ def _advice(ledger: RunLedger, table: str, result: TableReport) -> str:
 
 
 def _applied(ledger: RunLedger, made: ComparedTable) -> str:
-    """Up to which moment the log was applied when a comparison started."""
+    """How far the log was applied when a comparison started."""
     rounds = ledger.rounds.latest(_ROUNDS)
     covered = [earlier.covered_ms for earlier in rounds if earlier.finished_ms <= made.began_ms]
     return f" (applied up to {shown_utc(covered[-1])})" if covered else ""

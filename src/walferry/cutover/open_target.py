@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 TABLES_AT_ONCE = 4
 READINGS = 4
-"""the most readings of touched rows until no row needs a repair and no compaction comes in between"""
+"""touched rows are read at most this often: again if rows were repaired, or regions flushed or compacted"""
 MOST_LOG_BYTES = 256 << 20
 """the most log that is read in the write stop to find out why rows differ"""
 COMPACTED_BYTES = 256 << 20
