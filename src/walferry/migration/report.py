@@ -34,7 +34,7 @@ from walferry.run.progress.status_model import RunShown
 from walferry.run.recorded_spec import options_of
 
 SHOWN_ROWS = 20
-"""of those that differ, in the text, the worst first"""
+"""the most differing rows that the text names, the worst first"""
 _SUMMED = ("source_rows", "source_cells", "target_rows", "target_cells", "expiring", "uncompared")
 
 

@@ -1,8 +1,8 @@
 """Compare: whether source and target are equal, and why a row differs.
 
 Both sides of a row range are read raw in parallel, from snapshots (`stored_sides`) or by scans. One function resolves
-both at one moment, and the visible cells are compared: row, family, qualifier, timestamp, type, value, tags (`digest`).
-`explain_rows` finds out why rows differ.
+both sides at one moment, and the visible cells are compared: row, family, qualifier, timestamp, type, value, tags
+(`digest`). `explain_rows` finds out why rows differ.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ def compare(
 
 
 def _may_be_cut_over(run: Run, purpose: Purpose) -> bool:
-    """Whether this comparison may spare the write stop a whole one, so that rows touched after it must be recorded."""
+    """Whether this comparison may spare the write stop a whole comparison. If so, rows touched after it must be
+    recorded."""
     record = run.ledger.record
     unfinished = record.kind == "migration" and record.state == "running"
     return purpose == "verify" and unfinished and opened_ms(run.ledger) is None
@@ -254,7 +255,7 @@ def _differing(
     count = sum(outcome.differing for outcome in outcomes)
     rows = {row for outcome in outcomes for row in outcome.rows}
     if len(rows) < count <= EXPLAINED_ROWS:
-        # Read ranges again in which more rows differ than were named. Rows that are then equal were in flight.
+        # Read again the ranges in which more rows differ than were named. Rows that are equal by then were in flight.
         again = [
             replace(pair, named=EXPLAINED_ROWS)
             for pair, outcome in zip(pairs, outcomes, strict=True)
@@ -285,8 +286,8 @@ def _read_until_settled(
 ) -> tuple[list[Outcome], list[bytes]]:
     """Read ranges again while many rows differ, each time after all earlier writes are applied.
 
-    Returns the newest outcomes, in which only rows differ that differed each time. Also returns some of the other rows,
-    which were under way and equal when they were read again.
+    Returns the newest outcomes, in which a row counts as differing only if it differed each time. Also returns some of
+    the rows that differed at first but were equal when they were read again: these were under way.
     """
     found, left = list(outcomes), [_named(outcome) for outcome in outcomes]
     others: set[bytes] = set()

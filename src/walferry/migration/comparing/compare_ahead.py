@@ -54,7 +54,7 @@ MOST_RETRY_SECONDS = 300.0
 RENEWED_AT = 0.5
 """share of the allowed age of a comparison (`max_comparison_age`) after which the table is compared again"""
 LOOKING_SHARE = 0.1
-"""the largest share of time to spend on reading the log for why rows that it wrote differ, and on repairing these
+"""the largest share of time to spend on finding out from the log why rows that it wrote differ, and on repairing these
 rows"""
 HURRIED_SHARE = 0.5
 """the same share while rows may hold edits that the source has lost, which shuts the gate; whole comparisons then
@@ -68,8 +68,9 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession], standstill: Stan
     """Compare in another thread until the block ends; nothing depends on its success. Rows that differ are repaired
     while the replay stands still.
 
-    The gate to the cutover is shut until each table has been compared as a whole, and then the rows touched meanwhile.
-    It is not shut again for a process that continues a run which has reached that point.
+    The gate to the cutover is shut until each table has been compared as a whole, and the rows touched meanwhile have
+    been compared after that. Once a run has reached this point, a process that continues the run does not shut the gate
+    again.
     """
     if run.ledger.phases.facts("write_stop") is not None:
         end_comparing(run.ledger)  # a killed process may have left this note
@@ -120,7 +121,7 @@ class _CompareLoop:
         self._over = over
         self._tables = [pair.source for pair in run.tables]
         self._rests_until = -math.inf
-        """until then, the log is not read for why rows that it wrote differ"""
+        """until then, the log is not read to find out why rows that it wrote differ"""
         self._read_for: dict[str, float] = {}
         """when the log was last read for rows of a table (`_turns`)"""
         self._marked = False
@@ -349,7 +350,7 @@ class _Pace:
         return made.began_ms < self.oldest_ms(run)
 
     def oldest_ms(self, run: Run) -> float:
-        """The moment; a comparison that started earlier is due again."""
+        """A table is due again if its comparison started before this moment."""
         age = run.spec.max_comparison_age
         return -math.inf if age is None else now_ms() - age * 1000 * RENEWED_AT
 
@@ -372,9 +373,9 @@ def look(
     *,
     looks: bool,
 ) -> float:
-    """Compare the rows touched since the last look. Rows under way are read again, and with `looks` the log is read for
-    why rows differ, so that they can be repaired. The next look starts where this one ended. Returns the seconds that
-    reading the log and repairing took; 0 if the log was not read for any row."""
+    """Compare the rows touched since the last look. Rows under way are read again. With `looks`, the log is read to
+    find out why rows differ, so that they can be repaired. The next look starts where this one ended. Returns the
+    seconds that reading the log and repairing took; 0 if the log was not read for any row."""
     since, at_ms = standing_comparison(run.ledger, table), now_ms()
     if since is None or run.ledger.record.paused or table in copying(run.ledger):
         return 0.0

@@ -42,7 +42,7 @@ UNDER_WAY_SECONDS = 1.5
 """from one reading of rows that differ to the next: they may be under way"""
 REST_SECONDS = 3600.0
 """after this time without a new part, the last comparison of a table starts over: nothing notices when others write to
-it"""
+the table"""
 _BEGUN, _PART = "begun comparison", "compared part of "
 
 

@@ -50,7 +50,7 @@ class RowsToRead:
     """Rows of a table to be read from both sides."""
 
     around: Sequence[bytes] = ()
-    """keys: for each, the row and the next one in Thrift's own scan"""
+    """keys: for each key, its row and the next row in Thrift's own scan are read"""
     exactly: Sequence[bytes] = ()
     """only these rows"""
 
@@ -64,7 +64,7 @@ class SecondReading:
     differing: Mapping[bytes, Sides] = field(default_factory=dict)
     """rows that differed at every reading, as last read"""
     under_way: frozenset[bytes] = frozenset()
-    """rows with other differing cells at the last reading than at the first, while both sides were written to"""
+    """rows in which other cells differed at the last reading than at the first, while both sides were written to"""
     why: str = ""
     """why all of this is unknown: a Thrift server failed"""
 
@@ -75,7 +75,7 @@ def read_both(
     """Read rows of tables; read rows that differ again, READS times in all.
 
     `seconds`: how long an edit may take from one side to the other. If given, rows that differ are read again until
-    then, and a row counts only if the same cell differed at the first and at the last reading.
+    that time has passed, and a row counts only if the same cell differed at the first and at the last reading.
     """
     readers = {table: _ThriftReader(run, table) for table in asked}
     found = {table: _tried(_first, readers[table], one) for table, one in asked.items()}
@@ -123,8 +123,8 @@ def depends_on_the_moment(run: Run, table: str, row: bytes) -> bool:
 def _tried(
     read: Callable[[_ThriftReader, _Question], SecondReading], reader: _ThriftReader, question: _Question
 ) -> SecondReading:
-    """Read, and return the error of a Thrift server in `why`: Thrift is no part of a comparison, so its errors fail
-    none."""
+    """Read, and return the error of a Thrift server in `why`: Thrift is no part of a comparison, so its errors fail no
+    comparison."""
     try:
         return read(reader, question)
     except (TException, OSError, WalferryError) as error:

@@ -1,9 +1,9 @@
 """The second reader after a comparison of a run: HBase's own Java client reads rows that the comparison found equal.
 
 A comparison reads raw cells and resolves them itself. If it read or resolved wrongly, both sides would look alike. So
-some rows are read once more as a client sees them (`second_reader`). They are the rows of a fair sample of each
-region's cells, each with the row that follows in Thrift's own scan, which the comparison may have missed; and some of
-the rows written last.
+some rows are read once more as a client sees them (`second_reader`). These are the rows of a fair sample of each
+region's cells, and some of the rows written last. With each sampled row, the row that follows it in Thrift's own scan
+is read, too: the comparison may have missed that row.
 """
 
 from __future__ import annotations

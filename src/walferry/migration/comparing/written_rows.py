@@ -90,7 +90,8 @@ class TouchedRows:
 
 
 def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool = False) -> TouchedRows:
-    """Compare the touched rows of a table, and the rows that differed in the comparison `since` or for a known reason.
+    """Compare the touched rows of a table, and its `known_rows`. If no look has followed the comparison `since` yet,
+    also compare the rows that differed in it.
 
     Rows touched by something other than the source's log are known up to the last `touched.look`. With `watched`, this
     also records the store files in `before` ahead of reading.
@@ -192,7 +193,7 @@ def _too_large(run: Run, table: str, ranges: Sequence[Range]) -> str:
 
 
 def differing(run: Run, table: str, rows: Sequence[bytes]) -> dict[bytes, str]:
-    """The rows, out of `rows` in order, that differ, each with a digest of exactly its differing cells.
+    """Those of `rows` (in order) that differ, each with a digest of exactly its differing cells.
 
     Cells that expire now count as expired. If more than LOOKED_AT_AGAIN rows differ, the digests are "".
     """

@@ -252,7 +252,8 @@ def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
 
 def covered(regions: Sequence[Region], start: bytes, end: bytes) -> tuple[bytes | None, bytes | None]:
     """The start and end of the part of a row range that these regions (in order) cover, from its first row to the first
-    hole. Both are None if they cover no part of it; the end is None if they cover some of it twice.
+    hole. Both are None if the regions cover no part of the range; the end is None if they cover some of the range
+    twice.
 
     The clone's regions may have been split or merged since.
     """

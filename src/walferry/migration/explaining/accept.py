@@ -90,7 +90,8 @@ def accept(
     candidates = waiting(ledger, table, unexplained=bool(rows))
     wanted = {parse_row(row) for row in rows} if rows else None
     chosen = [item for item in candidates if wanted is None or item.row in wanted]
-    with_cells = {item.row for item in chosen if item.fingerprint}  # the entry that counts more rows may name one
+    # The entry that counts more rows may name one of these rows: then only the row's own entry is chosen.
+    with_cells = {item.row for item in chosen if item.fingerprint}
     chosen = [item for item in chosen if item.fingerprint or item.row not in with_cells]
     missing = sorted((wanted or set()) - {item.row for item in chosen})
     if missing or not chosen:

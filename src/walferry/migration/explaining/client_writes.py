@@ -22,8 +22,8 @@ def edits_of_clients(run: Run, table: str, rows: Sequence[bytes], bounds: Bounds
     """Look up the clients' edits to each of these rows of a source table. The result returns None while the target is
     not open, and after the run has ended.
 
-    This reads the target's log from the last look before the opening on (`touched.look`). If that log cannot be read,
-    only timestamps say what clients wrote. `bounds`: how much is kept of each row.
+    This reads the target's log, starting where the last look before the opening ended (`touched.look`). If that log
+    cannot be read, only timestamps say what clients wrote. `bounds`: how much is kept of each row.
     """
     since, first = opened_ms(run.ledger), clients_from(run.ledger, table)
     late = clients_from(run.ledger, table, late_ms=CLOCKS_APART_MS)

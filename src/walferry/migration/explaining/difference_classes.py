@@ -57,7 +57,7 @@ class RowLog:
     since_ms: int
     """the start fence: a cell that the source's clock stamped earlier came with the snapshot"""
     until_ms: int
-    """the application itself set any later timestamp, which does not show when the cell was written"""
+    """a later timestamp was set by the application itself, and does not show when the cell was written"""
     applied: dict[Cell, int] = field(default_factory=dict)
     """cells that the target must have, each with the sequence number of its newest edit"""
     pending: Set[Cell] = field(default_factory=set)
@@ -129,7 +129,7 @@ def classify(
     """Determine the class of a row's difference: the worst class among its cells.
 
     `clients`: edits that clients may have written to the target; None while the target is not open. `since`: for each
-    class, what may have caused the difference since the opening of the target, when the row was equal. A row with more
+    class, what may have caused the difference since the target was opened (the row was equal then). A row with more
     differing cells than are examined is unexplained, and its exact cells are unknown.
     """
     kinds: set[DifferenceKind] = set()
@@ -260,8 +260,8 @@ def _why_shown(
 
 
 def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) -> list[tuple[DifferenceKind, str]]:
-    """A class for each edit that would hide a cell shown by the target, and that the target must have but lacks; in the
-    order of the edits.
+    """A class for each edit that the target must have but lacks, and that would hide a cell which the target shows; in
+    the order of the edits.
 
     One lost edit is enough: no pending or left-out edit makes up for it.
     """
@@ -330,8 +330,7 @@ def _hidden_by(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, Family
 
 
 def _by_clients(cell: Cell, sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules], clients: Clients) -> str:
-    """The clients' action at the open target through which only one side shows a cell; "" if clients cannot be the
-    cause."""
+    """What clients did at the open target so that only one side shows a cell; "" if clients cannot be the cause."""
     theirs = clients.near(cell[:2], sides, log)
     if not theirs:
         return ""

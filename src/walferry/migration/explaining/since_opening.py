@@ -1,8 +1,8 @@
 """Rows that were equal at the opening of the target and have changed by themselves since.
 
-Both sides still flush and compact after the opening. Once that drops a delete marker, or once a TTL ends, a fragile row
-(`fragile_rows`) may show something else than at its last reading before the opening. HBase alone causes that: the
-source has no clients by then, and walferry sends nothing more to the target.
+Both sides still flush and compact after the opening. Once a flush or compaction drops a delete marker, or once a TTL
+ends, a fragile row (`fragile_rows`) may no longer show what it showed when it was last read before the opening. HBase
+alone causes that: the source has no clients by then, and walferry sends nothing more to the target.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Fragile:
 
     rows: RowSpans
     files: Stores
-    """of the regions, on both sides, that have fragile rows with markers"""
+    """the store files of the regions, on both sides, that have fragile rows with markers"""
     differed: frozenset[bytes]
     """rows that were not equal, but that a person had decided about"""
 

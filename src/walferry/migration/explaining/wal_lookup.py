@@ -129,7 +129,8 @@ def look_up(
 
 
 def log_bytes(run: Run, table: str) -> int:
-    """How many bytes of log `look_up` reads for rows of a table; it also decides by them where to read."""
+    """How many bytes of log `look_up` reads for rows of a table. By this number `look_up` also decides where to
+    read."""
     return _bytes_of(_files(run, table, run.ledger.log.applied_for(table)))
 
 

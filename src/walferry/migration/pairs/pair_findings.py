@@ -77,7 +77,8 @@ def findings(ledger: RunLedger, most: int) -> dict[str, Any]:
 
 
 def new_differences(ledger: RunLedger) -> bool:
-    """Whether rows differ that did not at the last notification, or whether more unnamed rows differ than then."""
+    """Whether rows differ that did not differ at the last notification, or whether more unnamed rows differ than did
+    then."""
     before = ledger.notes.get(_NOTE) or {"rows": [], "unnamed": 0}
     now = _differing(ledger)
     return bool(set(now["rows"]) - set(before["rows"])) or now["unnamed"] > before["unnamed"]

@@ -1,7 +1,7 @@
 """Find what was written to a cluster since a place in its log: rows, and events of regions.
 
-No peer keeps the log for a pair, so parts of it may be missing since a place. They are reported by server: a region
-that stayed on another server has nothing in that server's files. Nothing is changed on the cluster.
+No peer keeps the log for a pair, so parts of the log after a place may be missing. The missing parts are reported by
+server, because a region has nothing in the files of servers that it was never on. Nothing is changed on the cluster.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def gaps_since(place: PlaceInLog, listing: CertainListing, now_ms: int, ttl_ms: 
     to live.
 
     Any file started later was closed after the file that was open at `place`. So if that file cannot have been deleted
-    yet, no later one can.
+    yet, neither can any later file.
     """
     found: dict[str, str] = {}
     for name, group in place.groups.items():

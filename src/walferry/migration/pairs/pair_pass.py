@@ -75,7 +75,7 @@ LEAST_LOG_BYTES = 1 << 30
 """so much log is always read"""
 MUCH_LOG = "more log was written since it was last read than the tables of the pair hold"
 SETTLE_SECONDS = 2.0
-"""between the end of the logs and the rows: an edit is logged a moment before readers see it"""
+"""pause after both logs were read and before the rows are read: an edit is logged a moment before readers see it"""
 _OPTIONS = "options of the pair"
 
 
@@ -170,8 +170,8 @@ def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
 
 
 def look_into_log(run: Run, side: str, positions: Sequence[PassPosition], held: int) -> _SideLog:
-    """Find the part of one side's log to read. `held`: bytes of the tables; to read more log than that takes longer
-    than to read the tables."""
+    """Find the part of one side's log to read. `held`: bytes of the tables; reading more log than that takes longer
+    than reading the tables."""
     client, files, root = _side(run, side)
     at_ms = now_ms()
     places = {one.position: PlaceInLog.from_json(one.at_ms, getattr(one, side)) for one in positions}

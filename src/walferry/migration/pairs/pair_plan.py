@@ -158,7 +158,7 @@ class NamedRows:
 
     @property
     def count(self) -> int:
-        """The number of rows, including those let go, as counted at that moment."""
+        """The number of rows, including the rows let go, which were counted when they were let go."""
         return self._gone + sum(map(len, self.rows.values()))
 
 

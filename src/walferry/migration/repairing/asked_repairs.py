@@ -1,5 +1,5 @@
-"""Repairs that somebody asks for. This process does them or, if another one follows the log, that one: it has the
-leases."""
+"""Repairs that somebody asks for. If another process follows the log, that process does them, because it has the
+leases; otherwise this process does."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 walferry empties the target table. Then it reads the source's cells raw and sends them, several regions in parallel, for
 some seconds at a time while the replay stands still (`replay.rights.standstill`). The cells read are at least as new as
-all edits applied so far, and newer edits are applied afterwards. So no fence is needed, as with the repair of a row.
+all edits applied so far, and newer edits are applied afterwards. So, as with the repair of a row, no fence is needed.
 The ledger records the progress, so that the next process that replays continues from there. No gate opens until the
 copying is done; then the table is compared as a whole.
 """

@@ -1,11 +1,11 @@
 """Repair: make rows of the target show what the source shows, whatever made them differ.
 
 Rows are read and written while the replay stands still (`replay.rights.standstill`), so that no older reading replaces
-a newer edit; edits that the source took since are applied afterwards. A flush and a major compaction of the region
-purge a marker that only the target has. The compaction drops every marker and the cells that they hide. So walferry
-sends again all markers that the source still has in the region, and then the row itself. Until the markers are sent, a
-note in the ledger names the range, and the next repair starts there. After any other kill, the next look finds the rows
-that are left.
+a newer edit; edits that the source has taken since the reading are applied afterwards. A flush and a major compaction
+of the region purge a marker that only the target has. The compaction drops every marker of the region, and all cells
+that these markers hide. So walferry sends again all markers that the source still has in the region, and then the row
+itself. Until the markers are sent, a note in the ledger names the range, and the next repair starts there. After any
+other kill, the next look finds the rows that are left.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def repair(
     region_bytes: int = ANY_REGION_BYTES,
     over: Callable[[], bool] = lambda: False,
 ) -> list[RepairedRow]:
-    """Repair rows of a source table's copy, each with the class of its difference. Returns the recorded outcome of each
-    row; rows that show the same by now are left out.
+    """Repair rows of a source table's copy. `kinds`: the rows, each with the class of its difference. Returns the
+    recorded outcome of each row; rows that show the same by now are left out.
 
     `region_bytes`: larger target regions are not compacted, so rows that need a compaction stay different, as a fault.
     Once `over` returns True, the remaining rows are given up. Raises the errors of reading both sides, LeaseHeldError
@@ -190,8 +190,9 @@ def _table(run: Run, standstill: Standstill, table: str, over: Callable[[], bool
 
 @contextmanager
 def _held(work: _Table) -> Iterator[Route]:
-    """Hold the right to write beside the log. Work done under it counts only if the right was never lost: raises
-    LeaseLostError, also after the process was suspended, and OpenedMeanwhileError."""
+    """Hold the right to write beside the log. Raises LeaseLostError at the end if the right was lost meanwhile, for
+    example while the process was suspended: work done under it does not count then. Also raises
+    OpenedMeanwhileError."""
     with work.standstill.held(work.run, work.over) as route:
         _require_same(work)
         yield route

@@ -68,8 +68,8 @@ class RowRepair:
     """The repair that makes a target row show what the source shows."""
 
     purge: tuple[RawCell, ...]
-    """markers that the source lacks and that hide cells which it shows: nothing is sent until they are gone from the
-    target"""
+    """markers that the source lacks and that hide cells which the source shows: nothing is sent until these markers are
+    gone from the target"""
     sent: tuple[RawCell, ...]
     """cells of the source that the target lacks, in the source's order"""
     deleted: tuple[RawCell, ...]

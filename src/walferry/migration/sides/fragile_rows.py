@@ -135,7 +135,8 @@ class RowSpans:
         return RowSpans(tuple(span for span in self.all if span.marked))
 
     def after(self, rows: Sequence[bytes], ranges: Sequence[Range], found: RowSpans) -> RowSpans:
-        """The fragile rows after a reading of these rows (in order) and ranges that found `found` in them."""
+        """The fragile rows after these rows (in order) and ranges were read; `found`: the fragile rows that were found
+        in them."""
 
         whole = RowSpans.of(RowSpan(start, stop) for start, stop in ranges)
 
@@ -176,7 +177,8 @@ class RowSpans:
 def fragile_in(cells: CellIndex, moment_ms: int, late_ms: int) -> RowSpans:
     """The fragile rows among whole rows of a raw scan, which were read after `moment_ms`.
 
-    `late_ms`: how much later than for this process a cell may expire for a server, whose clock may be late.
+    `late_ms`: how much later a cell may expire for a server than for this process, since the server's clock may be
+    late.
     """
     spans: list[RowSpan] = []
     for by_version in (False, True):

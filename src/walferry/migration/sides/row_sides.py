@@ -24,7 +24,7 @@ from walferry.formats.resolve import FamilyRules, Fate, resolve
 
 ROW_CELLS = 1_000
 ROW_BYTES = 256 << 10
-"""the most that is kept of one row, each: cells that differ, raw cells of either side, and edits of the log"""
+"""the most that is kept of one row, for each of these: cells that differ, raw cells of either side, edits of the log"""
 TABLE_CELLS = 2_000_000
 TABLE_BYTES = 128 << 20
 """the most that is kept of all rows of a table together; each row has an equal share"""

@@ -3,9 +3,9 @@ dropped cells between two moments.
 
 A flush, a bulk load, and a compaction of some files of a store keep the store's delete markers. They drop masked puts
 and surplus versions, and the remaining cells hide these for good. The exception is a marker in another file that hides
-a single version (Delete, DeleteFamilyVersion): together with that marker, a version that was dropped as surplus would
-have been shown. A compaction of all files drops the markers, too. Files leave a store only through a compaction, and a
-compaction of all files replaces every file: if one file is still there, no such compaction happened
+a single version (Delete, DeleteFamilyVersion): if that marker hides a newer version, readers would have seen a version
+that was dropped as surplus. A compaction of all files drops the markers, too. Files leave a store only through a
+compaction, and a compaction of all files replaces every file: if one file is still there, no such compaction happened
 (SortedCompactionPolicy, `isAllFiles`). That holds for HBase's DefaultStoreEngine without coprocessors and without
 KEEP_DELETED_CELLS; in any other store, each change counts as a compaction of all files.
 """

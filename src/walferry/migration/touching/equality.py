@@ -37,8 +37,8 @@ class Equality:
     """the number of the whole comparison"""
     fragile: RowSpans
     files: Stores
-    """of the regions, on both sides, that have fragile rows with markers: from before the rows were read, or from a
-    later look that found none of them due"""
+    """the store files of the regions, on both sides, that have fragile rows with markers: as they were before the rows
+    were read, or at a later look that found none of these rows due"""
     rules: str
     """a digest of the retention rules of both sides' families"""
 

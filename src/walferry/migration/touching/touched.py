@@ -126,8 +126,8 @@ class Seen:
         )  # fmt: skip
 
     def without(self, table: str, known: Known, *, whole: bool = False) -> Seen:
-        """A copy without `known`, whose rows were read and found equal; with `whole`, the whole table was. If rows were
-        touched since, they may be the same ones, so all of them stay."""
+        """A copy without `known`, whose rows were read and found equal; with `whole`, the whole table was read and
+        found equal. If rows were touched since, they may be the same rows, so all rows stay."""
         now, pending, void = self.known(table), self.pending, self.void
         if now.touches == known.touches:
             pending = {**pending, table: now.pending.without(known.pending)}
@@ -264,8 +264,8 @@ def _counted(run: Run, seen: Seen) -> Seen:
 
 
 def _after_counts(run: Run, seen: Seen, side: ClusterSide, servers: set[str] | None, since_ms: int | None) -> Seen:
-    """A copy that lists for reading again the regions that were on the servers since a moment, or only the rows in
-    these regions that have cells from then on."""
+    """A copy with more to read again: the regions that were on the servers since a moment, or only those rows of the
+    regions that have cells from then on."""
     if servers is not None and not servers:
         return seen
     for pair in run.tables:

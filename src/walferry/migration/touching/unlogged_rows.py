@@ -62,15 +62,16 @@ def oldest_unseen_ms(
 
 
 def in_doubt(region: Region, servers: Collection[str] | None, since_ms: int | None) -> bool:
-    """Whether a region is on one of the servers or may have been since a moment: it has moved since, or no server has
-    it now."""
+    """Whether a region is on one of the servers, or may have been on one since a moment, because it has moved since or
+    no server has it now."""
     if servers is None or region.server is None or region.server.name in servers:
         return True
     return since_ms is not None and region.changed_ms >= since_ms
 
 
 def recent_rows(run: Run, pair: TablePair, regions: Sequence[Region], since_ms: int) -> RowSpans:
-    """The rows in some regions of either side whose cells with that timestamp or a newer one differ between the sides.
+    """The rows in some regions of either side whose cells from `since_ms` on (by their timestamps) differ between the
+    sides.
 
     A region that cannot be read counts as a whole, and so does the rest after MOST_ROWS, MOST_BYTES or MOST_SECONDS.
     The result includes rows that the log wrote and that are still under way.

@@ -132,8 +132,8 @@ def unseen(ledger: RunLedger) -> list[str]:
 
 
 def _seen_by_time(ledger: RunLedger, seen: Seen) -> str:
-    """The tables in which, after servers counted writes that skip the log, walferry looked only for new timestamps,
-    with the age of their whole comparisons; "" if those comparisons came later."""
+    """The tables in which walferry looked only for new timestamps after servers had counted writes that skip the log,
+    with the age of the tables' whole comparisons; "" if those comparisons came later."""
     whole = {table: whole_comparison(ledger, table) for table in seen.recent_ms}
     ages = {
         table: "never" if made is None else f"{duration(max(0, now_ms() - made.began_ms) / 1000)} ago"
