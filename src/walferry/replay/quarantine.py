@@ -1,7 +1,7 @@
 """What could not be applied (R5): records its bytes and holds its regions until an operator releases it.
 
-A hold blocks a region (or a whole table, ANY_REGION): nothing is applied from an offset of a file on. While a file has
-holds, its bytes do not count as applied, and the gate to cutover is shut.
+A hold blocks a region (or a whole table, ANY_REGION): from some offset of a file on, nothing of it is applied. While a
+file has holds, its bytes do not count as applied, and the gate to cutover is shut.
 """
 
 from __future__ import annotations

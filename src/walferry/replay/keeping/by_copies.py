@@ -2,8 +2,9 @@
 
 The cleaner's time to live counts from a file's close, and HBase may archive the file long after that, so waiting until
 the file is in oldWALs would be too late. A file is copied once its contents and its end are final (`wal.files`): when
-it has its trailer, when it is archived, or, without a trailer (its writer broke, or its server died), when the NameNode
-lists as many bytes as can be read. If an archived file and its copy differ in length, the file is copied again.
+it has its trailer or is archived; or, if it has no trailer because its writer broke or its server died, when the
+NameNode lists as many bytes as can be read. If an archived file and its copy differ in length, the file is copied
+again.
 
 A copy under way has a unique name until it is complete. So two processes may copy the same file, and a killed process
 leaves nothing that looks like a copy. Readers of the log find the copies through `wal.copies`.

@@ -27,10 +27,11 @@ log = logging.getLogger(__name__)
 
 QUEUE_SECONDS = 60.0
 FULL_QUEUE = 2_500
-"""names in a peer's queue on one server at which a second peer takes over; the queue may hold twice as many before the
-first peer is removed. A name has up to 110 bytes, and ZooKeeper sends 1 MB in one answer (`jute.maxbuffer`)."""
+"""once a peer's queue on one server has this many names, a second peer takes over; the queue may hold twice as many
+before the first peer is removed. A name has up to 110 bytes, and ZooKeeper sends 1 MB in one answer
+(`jute.maxbuffer`)."""
 NAMES_EVERY_LOG = True
-"""whether `kept` names every log that holds an edit, so that the archive need not be listed for others"""
+"""whether `kept` names every log that holds an edit, so that the archive need not be listed for other logs"""
 
 
 def begin(run: Run) -> dict[str, Any]:

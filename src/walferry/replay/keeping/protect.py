@@ -27,7 +27,7 @@ class Protection(Protocol):
     """A way to keep the source's log."""
 
     NAMES_EVERY_LOG: bool
-    """whether `kept` names every log that holds an edit, so that the archive need not be listed for others"""
+    """whether `kept` names every log that holds an edit, so that the archive need not be listed for other logs"""
 
     def begin(self, run: Run) -> dict[str, Any]:
         """Begin to keep the log that is written from now on. Idempotent; returns facts for the phase."""

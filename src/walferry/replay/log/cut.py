@@ -198,7 +198,8 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
 
 
 def _roll(run: Run, server: Server, deadline: float) -> None:
-    """Ask a server to roll its WALs, until it answers or counts as dead: its ZooKeeper session may end late."""
+    """Keep asking a server to roll its WALs until it answers or counts as dead: a dead server's ZooKeeper session may
+    end late."""
     told = False
     while True:
         try:
@@ -365,8 +366,8 @@ def see(run: Run, cut: Cut) -> list[WalFile]:
 def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> None:
     """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more.
 
-    The listing does not show whether an open file holds anything, so each call opens such a file until it does. If the
-    log is later deleted together with its server, the ledger knows whether it ever held an entry.
+    The listing does not show whether an open file holds anything, so each call opens such a file until an entry is
+    found in it. If the log is later deleted together with its server, the ledger knows whether it ever held an entry.
     """
     listed = {file.name: file for file in files}
     for name in run.ledger.log.applied(listed):

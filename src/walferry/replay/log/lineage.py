@@ -9,8 +9,8 @@ new history, and logs no deletes for the data it lost. The WAL and hbase:meta sh
   they closed. Sorted by number, such an opening comes before the closing; after the closing, the region closes again or
   gains a file without an opening. A region that continues logs nothing between its closing and its opening;
 - restored or cloned with other borders: a region closed and no longer exists, and no region that opened later took over
-  its files. The successors of a split or merge name them: `file.region` for a reference, `table=region-file` for a
-  link. Successors open above the numbers of their parents; a restored parent opens below those of its daughters.
+  its files. The successors of a split or merge name these files: `file.region` for a reference, `table=region-file` for
+  a link. Successors open above the numbers of their parents; a restored parent opens below those of its daughters.
 
 The manifest of the run's snapshot says which files a region has. From then on the log does: flushes, compactions and
 bulk loads name the files added and removed, an opening names all files. (A closing names none.) The ledger records this
@@ -310,8 +310,8 @@ def find_breaks(lineage: Lineage, at_cut: Regions, regions_of: RegionsOf) -> lis
 
     `lineage`: up to a quiet cut; `at_cut`: the regions as of that cut. A later hbase:meta would be ahead of `lineage`:
     a region that was closed at the cut may have opened and been split since, with its daughters' openings past the cut.
-    So a region that was open at the cut below its closing proves a break, wherever it is now. Only for likely breaks is
-    hbase:meta read again.
+    So a region that was open at the cut with a lower number than its closing proves a break, wherever it is now. Only
+    for likely breaks is hbase:meta read again.
     """
     proven, likely = _breaks_in_meta(lineage, {t: regions for t, regions in at_cut.items() if t not in lineage.breaks})
     deadline = time.monotonic() + CONFIRM_SECONDS

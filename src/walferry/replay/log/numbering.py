@@ -45,7 +45,8 @@ EMPTY_FLUSHES = 3
 
 
 def number_change(run: Run, reports: Sequence[FileReport], tables: Collection[str]) -> Change:
-    """The change that records, with the files themselves, each region's last number and gaps, by reports on tables.
+    """The change that records each region's last number and gaps, according to these reports on `tables`, together with
+    the files themselves.
 
     If a file could not be read to its end, or was left out, its tables' numbers start over: quarantine accounts for the
     file.

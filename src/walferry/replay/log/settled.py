@@ -159,7 +159,7 @@ def _require_same_tables(run: Run, other: RunRecord) -> None:
 
 
 def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]:
-    """Parts from the ranges that a run recorded as applied; from a file with held regions, the other regions."""
+    """Parts from the ranges that a run recorded as applied; from a file with held regions, only the other regions."""
     own = options_of(other).window
     span = ALWAYS if own is None else WriteTimes(own.start_ms, own.end_ms)
     held: dict[tuple[str, str], set[str]] = defaultdict(set)

@@ -2,8 +2,8 @@
 
 A process sends only if it confirmed the lease less than L ago (`WriteLimits.claim_seconds`), by a clock that keeps
 running while the machine sleeps. It asks ZooKeeper at its first request and then every L/2. In between, a watch on the
-holder and the state of its own session notify it at once when the lease may have ended. A process that takes the lease
-from a holder that did not release it first waits for L and for the requests sent in that time
+holder and the state of its own session notify it at once when the lease may have ended. If a holder did not release the
+lease, the next holder first waits for L and for the requests that may have been sent in that time
 (`WriteLimits.quiet_seconds`).
 """
 

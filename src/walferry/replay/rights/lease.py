@@ -163,8 +163,8 @@ def held_leases(
 ) -> Iterator[Mapping[str, HeldLease]]:
     """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
 
-    `request_seconds`: how long after this holder loses the lease the target may still carry out a request of it. Waits
-    at most `wait_seconds` for another holder, then raises LeaseHeldError, which names that holder. `newest`: the
+    `request_seconds`: how long the target may still carry out this holder's requests after the holder has lost a lease.
+    Waits at most `wait_seconds` for another holder, then raises LeaseHeldError, which names that holder. `newest`: the
     highest number of a table's lease recorded elsewhere; the next number is above that too, because a rebuilt ZooKeeper
     has lost its count. `tell` gets what the call waits for, and for how many seconds at most.
     """

@@ -2,8 +2,9 @@
 
 The ledger has the limits and whether the run is paused. The driver reads the ledger several times a second and writes
 the result to an ephemeral node on the target's ZooKeeper, with the number of processes that send at the moment. Each of
-these processes watches the node. It waits before it asks for a request's permit, so that no permit ages during the
-wait. A pause acts as a rate of zero. A waiting process keeps confirming its lease, and stops if the lease is lost.
+these processes watches the node. A process waits for its turn before it asks for a request's permit, so that no permit
+ages during the wait. A pause acts as a rate of zero. A waiting process keeps confirming its lease, and stops if the
+lease is lost.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ AGAIN_SECONDS = 2.0
 CONFIRM_SECONDS = 1.0
 """how often a waiting process confirms the lease"""
 TELL_SECONDS = 10.0
-"""least time between two log lines that say that a busy target is sent less"""
+"""least time between two log lines which say that less is sent because the target is busy"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Order:
 
 
 def node_of(held: HeldLease) -> str:
-    """The throttle's node of a lease's holder; of a holder of several leases, by the first one."""
+    """The node at which the holder of a lease publishes the throttle; if it holds several leases, by the first one."""
     return f"{ROOT}/{quote(held.table, safe='')}.{held.number}"
 
 

@@ -60,9 +60,10 @@ from walferry.wal.files import WalFile
 log = logging.getLogger(__name__)
 
 HERE_BYTES = 8 << 20
-"""fewer bytes of rows are sorted by this process, since the first such Spark job of a JVM takes ten seconds"""
+"""up to this many bytes of rows are sorted by this process, since the first such Spark job of a JVM takes ten
+seconds"""
 HERE_FILES_BYTES = 256 << 20
-"""most bytes of files that this process reads for that"""
+"""the most bytes of files that this process reads to sort their rows"""
 
 _JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 

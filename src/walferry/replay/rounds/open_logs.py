@@ -5,9 +5,9 @@ Edits of regions that stood still during the first cut are sent at once. All of 
 in that group's files, in order; after a move they are in the files of the servers that the region's closings and
 openings name, one after the other (`replay.rounds.sendable`). hbase:meta is not read.
 
-None of these edits count as applied (R2). A round's batch has the same files, sealed, and accounts for every byte. By
-group it leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible: when
-HDFS recovers the file of a dead server, bytes past the last acknowledgement may be taken back
+None of these edits count as applied (R2). A round's batch has the same files, sealed, and accounts for every byte. When
+it applies a file by group, it leaves out what was sent, but only if the sealed file begins with the very bytes that had
+been visible: when HDFS recovers the file of a dead server, bytes past the last acknowledgement may be taken back
 (`replay.log.taken_back`).
 
 A round runs beside this (`OpenLogs.beside`). After its cut, all edits in the batch's files are sent for regions that
@@ -83,7 +83,7 @@ SECONDS_PER_GROUP = 0.02
 there are many servers"""
 READERS = 8
 ENOUGH_BYTES = 64 << 20
-"""bytes read since the cut from which on a round is better: it spreads the work over Spark's executors"""
+"""once this many bytes were read since the cut, a round is better: it spreads the work over Spark's executors"""
 SETTLE_SECONDS = (3.0, 10.0)
 """longest waits after a cut: for the closing of a region that has opened, and for reading the sealed files"""
 LATE_PASSES, LATE_SECONDS = 3, 10.0
@@ -184,8 +184,8 @@ class OpenLogs:
 
     def settle(self, cut: Cut, files: Sequence[WalFile], applied: Lines, route: Route) -> Early:
         """Read the logs that a cut has sealed. Returns what was sent of them, for a batch that is applied under the
-        leases of `route`. If the logs could be read to the end, passes go on from the cut; otherwise once the batch is
-        `applied`.
+        leases of `route`. If the logs could be read to the end, passes go on from the cut; otherwise they go on once
+        the batch is `applied`.
 
         `files`: the batch's files. `applied`: the lines at the last applied cut. Raises the error that has ended the
         passes, if there is one.
@@ -263,7 +263,7 @@ class OpenLogs:
 
     def _whole_at(self, cut: Cut, broken: Collection[str], doubted: Collection[str]) -> dict[str, str]:
         """The regions whose entries were all sent, at least up to the cut, or as far as their server's log was read;
-        with their lines at the cut. Without regions that were on a `broken` server, or have left a `doubted` one: if
+        with their lines at the cut. Leaves out regions that were on a `broken` server, or have left a `doubted` one: if
         that server's log writer broke, its next log may repeat some entries."""
         self._hold()
         now = {region: line for table in self._followed for region, line in cut.after.get(table, {}).items()}
@@ -278,7 +278,8 @@ class OpenLogs:
 
     def _take_up(self, cut: Cut, whole: Mapping[str, str]) -> None:
         """Go on from a cut with the `whole` regions. Other regions wait for the batch if they stood still during the
-        cut. Regions that moved are not followed: files after the cut may have edits older than some before it."""
+        cut. Regions that moved are not followed: files after the cut may have edits that are older than some edits
+        before the cut."""
         self._holds, self._rejected = held_regions(self._run), self._run.ledger.late.rejected()
         self._followed = frozenset(table for table in cut.after if ANY_REGION not in self._holds.get(table, ()))
         self._regions = {table: frozenset(lines) for table, lines in cut.after.items()}
@@ -397,8 +398,8 @@ class OpenLogs:
         return found
 
     def _doubt_next(self, listed: Sequence[WalFile]) -> None:
-        """The last listing is too old: since then a log may have been created, closed and archived, before the listed
-        ones. So stop following groups that have a newer log."""
+        """The last listing is too old: since then, a log that comes before the logs listed now may have been created,
+        closed and archived. So stop following groups that have a newer log."""
         for tail in self._tails.values():
             if tail.next_in(listed) is not None:
                 tail.break_off()
@@ -415,7 +416,7 @@ class OpenLogs:
         return found
 
     def _take(self, read: Sequence[tuple[OpenTail, EntryBatch]]) -> None:
-        """Send those entries just read whose order is known."""
+        """Of the entries just read, send those whose order is known."""
         parts = list[Part]()
         for tail, batch in read:
             ours, again = batch.of_tables(self._followed), self._taken_before(tail, batch)

@@ -30,8 +30,9 @@ from walferry.formats.wal import EntryBatch
 from walferry.replay.log.cut import line_at, server_of
 
 NEXT_NUMBERS = 3
-"""most that an opening's marker is above the closing before it. Every release that was tried, from 1.7.2 to 2.6.3, uses
-two (tests/versions/test_moves.py); another opening in between would make it five or more"""
+"""the most by which the number of an opening's marker exceeds the number of the closing before it. Every release that
+was tried, from 1.7.2 to 2.6.3, uses two (tests/versions/test_moves.py); another opening in between would make it five
+or more"""
 MOST_WAITING_BYTES = 32 << 20
 """most bytes of batches with waiting entries; beyond that, the regions are left to the next round"""
 
@@ -235,7 +236,8 @@ class Sendable:
         return self._go_on(region)
 
     def _go_on(self, region: str) -> list[Part]:
-        """From the last closing on, put each opening that directly follows in order. Returns parts to pass on now."""
+        """Starting at the last closing, put in order each opening that directly follows. Returns the parts to pass on
+        now."""
         found: list[Part] = []
         stays = self._stays.get(region, [])
         while (closed := self._closed.get(region)) is not None:

@@ -25,7 +25,7 @@ class Early:
 
 
 def sent_before(run: Run, cut: Cut) -> Early:
-    """What another process may have sent, while they were open, of the files before a cut."""
+    """What another process may have sent of the files before a cut, while these files were open."""
     sent = sent_earlier(run)
     seen = run.ledger.log.known(sent)
 

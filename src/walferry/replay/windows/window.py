@@ -296,7 +296,8 @@ def _require_one_history(
     beside = [event for event in events if plan.others.holds(event.file, event.table, event.write_time)]
     found = list(created((*inside, *beside), opens_past_closing).values())
     if all(index.report.complete for index in indexes):
-        # Only the window's own times are read without a hole, but markers of compactions count from any file.
+        # Only the log of the window's own times is read without holes. Compactions' markers count from any file
+        # nevertheless.
         compacted = [replace(e, files=frozenset()) for e in events if e.kind is Marker.COMPACTION and e not in inside]
         told = trace({}, [*inside, *compacted], families, has_holes=True, opens_past_closing=opens_past_closing)
         found += told.breaks.values()

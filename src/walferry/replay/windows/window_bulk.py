@@ -54,7 +54,7 @@ def apply_in_bulk(
     released: Collection[tuple[int, str | None]],
     require_one_history: Callable[[Sequence[FileIndex]], None],
 ) -> WindowApplied:
-    """Apply the rest of a window's edits in bulk; otherwise as `window_pieces.apply_in_pieces`."""
+    """Apply the rest of a window's edits in bulk; in all other respects as `window_pieces.apply_in_pieces`."""
     session = None if is_small(task.files, task.route.limits.here_bytes) else spark()
     place = place_here if session is None else partial(place_in_bulk, session)
     lease_check = lease_check_of(run, task.route)
