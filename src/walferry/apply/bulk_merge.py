@@ -100,9 +100,10 @@ class Merge:
         self._spool.close()
 
     def by_clusters(self) -> Iterator[tuple[bytes, Iterator[tuple[Bytes, Int64s]]]]:
-        """Each list of clusters that edits came from, with their cells in order; read one list after the other.
+        """Each list of clusters from which edits came, with the cells of these edits in order. Read one list after the
+        other.
 
-        One pass: cells of all lists but the first wait on disk.
+        This takes one pass over the blocks: the cells of all lists but the first wait on disk.
         """
         first = next(self._blocks, None)
         if first is None:
@@ -141,7 +142,7 @@ class Merge:
         yield from self._kept(*sorted_cells(waiting))
 
     def _kept(self, buffer: Bytes, positions: Int64s, numbers: Int64s) -> Iterator[tuple[Bytes, Int64s]]:
-        """Yield the cells of whole rows that are to be loaded for the first list of clusters; put those of the other
+        """From the cells of whole rows, yield those to load for the first list of clusters, and put those of the other
         lists aside."""
         left_out = outranked(buffer, positions, numbers)
         self.outranked += int(left_out.sum())

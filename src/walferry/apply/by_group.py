@@ -336,7 +336,8 @@ class _Lanes:
 
 
 def _rank(error: BaseException) -> int:
-    """Lowest for errors that end everything, such as rows that could not be marked; then for those that need a wait."""
+    """The rank of an error: lowest if it ends everything, such as rows that could not be marked; next if it needs a
+    wait."""
     if not is_transient(error) and not isinstance(error, RemoteError):
         return 0
     return 1 if may_be_under_way(error) else 2

@@ -3,8 +3,8 @@
 Always correct, even across moves, splits and merges of regions, because a row's sequence numbers rise through all of
 them. Costs one shuffle and, before that, one pass over the files to see what they hold.
 
-A window is applied the same way. Edits of other times that the target already has are read too. If one of them outranks
-an edit of the window, the window's edit is left out, so that an older window never undoes a newer one (R3).
+A window is applied the same way. Edits of other times are read too if the target already has them. If one of them
+outranks an edit of the window, the window's edit is left out, so that an older window never undoes a newer one (R3).
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ class RowsApplied:
 def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     """Apply the chosen cells of all files so that each row's edits go in order.
 
-    One shuffle distributes rows to partitions, which are sorted by row, sequence number and index in the entry. A row
-    is in one partition, and a partition has one request under way. Cells that the target refuses are reported. Other
-    cells of the same rows may have been applied, so the regions must later be applied again as a whole.
+    One shuffle distributes rows to partitions, which are sorted by row, sequence number and index in the entry. Each
+    row is in one partition, and each partition has one request under way at a time. Cells that the target refuses are
+    reported. Other cells of the same rows may have been applied, so the regions must later be applied again as a whole.
     """
     cells = _cells(spark, task)
     writers = max(LEAST_WRITERS, spark.sparkContext.defaultParallelism)
@@ -236,7 +236,7 @@ def pieces_of(cells: pa.RecordBatch, borders: Sequence[tuple[str, bytes]]) -> np
 
 
 def _rank(cells: DataFrame) -> DataFrame:
-    """The cells without settled ones, with a column `outranked`: whether a settled edit with a higher sequence number
+    """The cells that are not settled, with a column `outranked`: whether a settled edit with a higher sequence number
     replaces or deletes the cell. Keeps the partitioning: every Spark window below is within a row of a piece."""
     family = ("piece", "table", "row", "family")
     column = (*family, "qualifier")

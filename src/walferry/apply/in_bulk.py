@@ -5,8 +5,8 @@ sorts the file's cells some megabytes at a time, cuts them into pieces, which ar
 blocks of many cells. An extra partition reports what the files hold, before any piece is applied. Each piece merges its
 blocks into one HFile per region and family, and loads these files (`bulk_loader`).
 
-Among cells with equal keys, only the last one in the log is written. As in `by_row`, a cell is left out if a later edit
-that the target already has replaces or deletes it (R3).
+Among cells with equal keys, only the last one in the log is written. As in `by_row`, a cell is left out if the target
+already has a later edit that replaces or deletes the cell (R3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Copy the current state of row ranges from the source, bypassing the log: releases quarantined items by `reread`."""
+"""Copy the current state of row ranges from the source, bypassing the log: this is how `reread` releases quarantined
+items."""
 
 from __future__ import annotations
 
