@@ -1,7 +1,7 @@
 """The shape of a run's report, which `walferry report --json` prints and docs/json/report.schema.json describes.
 
-Parts that a large run has many of (phases, coverage, missing numbers, rows) are dataclasses: pydantic takes them as
-they are and validates only the few models around them.
+The parts of which a large run has many (phases, coverage, missing numbers, rows) are dataclasses: pydantic takes them
+as they are and validates only the few models around them.
 """
 
 from __future__ import annotations

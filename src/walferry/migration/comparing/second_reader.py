@@ -99,9 +99,9 @@ def still_differ(run: Run, table: str, before: Mapping[bytes, Sides]) -> set[byt
 
 
 def depends_on_the_moment(run: Run, table: str, row: bytes) -> bool:
-    """Whether the two sides may show correct copies of a row differently: a cell expires about now by the clock of one
-    cluster, or HBase's answer depends on what is flushed, as for cells with an empty qualifier and a delete of their
-    family (docs/fine-print.md)."""
+    """Whether the two sides may show correct copies of a row differently. They may if a cell expires about now by the
+    clock of one cluster, or if HBase's answer depends on what is flushed, as for cells with an empty qualifier and a
+    delete of their family (docs/fine-print.md)."""
     pair, rules, at_ms = run.pair(table), rules_of(run.source.describe(table)), now_ms()
     for client, name in ((run.source, pair.source), (run.target, pair.target)):
         try:

@@ -1,6 +1,6 @@
 """A person's decision to accept rows that differ: they are not repaired, and they shut no gate.
 
-A person can accept all rows of a table that differ for a known reason together, but must name each unexplained row. A
+A person can accept together all rows of a table that differ for a known reason, but must name each unexplained row. A
 decision covers exactly the differences that a comparison found: the same row with the same cells. Any later difference,
 in another row or in other cells, needs its own decision.
 """

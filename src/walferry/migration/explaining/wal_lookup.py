@@ -7,7 +7,7 @@ timestamp, and a row's region may have been on any server.
 
 Each file is read once for all rows. The edits found go to the partitions of their rows, which keep a bounded amount per
 row, and the driver gets one result per row. So no process holds more than its rows' share. If the driver reads the
-files itself, it holds the edits that each of them has.
+files itself, it holds the edits found in all of these files.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ def spans_since(
     without: Iterable[str],
     is_sealed: Callable[[WalFile], bool],
 ) -> list[UnreadFile]:
-    """The part of each file to read since the earliest of the places; for servers `without` rows, only to find the
-    file's end."""
+    """For each file, the part to read since the earliest of the places. Files of the servers `without` are read only to
+    find their ends, not for rows."""
     left_out, spans = set(without), []
     for name, files in listing.groups.items():
         newest = files[-1].number
@@ -186,7 +186,7 @@ class FileNews:
 
 
 def is_fragile(cells: CellIndex) -> bool:
-    """Whether a compaction may drop cells of these cells' rows that would have become visible later.
+    """Whether a compaction of the rows of these cells may drop cells that would have become visible later.
 
     A compaction drops versions beyond VERSIONS. An older version would have become visible if a marker in another file
     deletes exactly a newer one, or if a newer one has its own TTL (a tag).

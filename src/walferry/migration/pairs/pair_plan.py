@@ -1,8 +1,8 @@
 """Decide which regions of a pair a pass reads whole and why, and which rows of the others. Pure functions.
 
-A region was equal when it was last read. Since then only rows named by the log have changed, provided that the log is
-complete, the same servers have the region's rows, and nothing happened to the region's files that may change what is
-visible.
+A region was equal when it was last read. Since then only rows named by the log have changed. This holds if the log is
+complete, the same servers have the region's rows, and nothing that may change what is visible happened to the region's
+files.
 """
 
 from __future__ import annotations

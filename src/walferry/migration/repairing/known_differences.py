@@ -1,5 +1,5 @@
-"""Rows that differ while the log is followed, or in the write stop: rows that a person decided about and rows under way
-are left alone, the others are repaired.
+"""Handles rows that differ while the log is followed, or in the write stop. Rows that a person decided about, and rows
+under way, are left alone; the others are repaired.
 
 A decision holds as long as exactly the same cells differ. The next look reads repaired rows again.
 """
@@ -145,8 +145,8 @@ def _part(run: Run, table: str, rows: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _note_examined(run: Run, table: str, rows: Sequence[bytes], examined: Sequence[bytes]) -> Set[bytes]:
-    """Record how far the rows were examined. Returns the rows that no look has examined yet: none once a series of
-    looks has gone through all rows, since the next series finds whatever this one left."""
+    """Record how far the rows were examined. Returns the rows that no look has examined yet. Once a series of looks has
+    gone through all rows, there are none: the next series finds whatever this one left."""
     kept = run.ledger.notes.get(_EXAMINED, table)
     if len(rows) <= MOST_ROWS:
         if kept is not None and (examined or not rows):

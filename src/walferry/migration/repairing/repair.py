@@ -364,9 +364,9 @@ def _compact(work: _Table, region: Region, rows: Mapping[bytes, RowRepair]) -> b
     """Compact a target region for rows. Returns False if no compaction is needed any more, or if another process has
     left markers to send first.
 
-    This process must hold the leases. A process that takes them from a suspended or killed one finds the note, sends
-    the markers again, and can be sure that no compaction follows. A compaction drops cells only from the files that the
-    server has when it is asked.
+    This process must hold the leases. A process that takes the leases from a suspended or killed process finds the
+    note, sends the markers again, and can be sure that no compaction follows. A compaction drops cells only from the
+    files that the server has when it is asked.
     """
     with work.standstill.beside(work.run) as route:
         _require_same(work)

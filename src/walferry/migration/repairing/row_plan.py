@@ -170,8 +170,8 @@ def _content(cell: RawCell) -> tuple[bytes, bytes]:
 
 
 def _newest_of_each(cells: Sequence[RawCell], at_ms: int) -> dict[Key, RawCell]:
-    """The first cell of each key, which is the newest in a raw scan, except cells beyond their own TTL: these hide no
-    others."""
+    """The first cell of each key, which is the newest one in a raw scan. Cells beyond their own TTL are left out, since
+    they hide no others."""
     gone = outlived(index_cells(np.frombuffer(b"".join(cell.data for cell in cells), np.uint8)), at_ms)
     found: dict[Key, RawCell] = {}
     for cell, over in zip(cells, gone.tolist(), strict=True):

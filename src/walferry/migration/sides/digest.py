@@ -71,8 +71,8 @@ class RangePair:
     """cells and markers at the target with this timestamp or a later one are left out if the source does not hold them:
     only clients can have written them (`run.notes.newest`); None: nothing is left out"""
     names_expiring: bool = False
-    """whether a row counts as differing, to be read again, if only one side holds a cell that expires now: the cell may
-    be under way to the other side; if False, such cells are not compared"""
+    """True: if only one side holds a cell that expires now, the row counts as differing and is to be read again, since
+    the cell may be under way to the other side; False: such cells are not compared"""
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ def _other_ended(begun: Begun, claimed: tuple[int, str] | None) -> bool:
 
 def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: RowSpans) -> bool:
     """Record the equality of a whole comparison and its fragile rows; to be called once it has named all rows that
-    differ. Records nothing and returns False if another comparison has ended meanwhile, since this one knows neither
-    its differences nor its logs."""
+    differ. Records nothing and returns False if another comparison has ended meanwhile, since this comparison knows
+    neither the differences nor the logs of the other one."""
 
     def after(kept: dict[str, Any] | None) -> dict[str, Any] | None:
         if _other_ended(begun, claimed := _named(kept)):
@@ -149,7 +149,8 @@ def why_void(ledger: RunLedger, of: ComparedTable) -> str:
 
 def reread_after_flush(ledger: RunLedger) -> list[str]:
     """The tables whose rows with delete markers are read again in the write stop, because READONLY flushes their
-    regions: those with a marker that hides a single version, or with a store in which each change counts."""
+    regions. These are the tables with a marker that hides a single version, or with a store in which each change
+    counts."""
     if options_of(ledger.record).write_stop != "readonly":
         return []
     whole = [whole_comparison(ledger, table) for table in source_tables(ledger.record)]

@@ -1,8 +1,8 @@
 """Rows that something other than the source's log has touched, so that they may no longer be equal:
 
 - Rows that somebody other than walferry wrote at the target, according to the target's log.
-- Regions of a server, on either side, that counts new mutations which skip the log; or only the rows in these regions
-  that have new cells (`unlogged_rows`).
+- Regions of a server, on either side, whose count of mutations that skip the log has risen; or only the rows in these
+  regions that have new cells (`unlogged_rows`).
 
 They are read again together with the rows that the log wrote (`written_rows`). If the touched rows of a table cannot be
 named, its equality ends (`equality`) and the table is compared as a whole again. A note in the ledger holds all of
@@ -175,8 +175,8 @@ _looking = threading.Lock()
 
 
 def look(run: Run) -> None:
-    """Find rows that others wrote at the target, and servers that counted mutations which skip the log, since the last
-    look.
+    """Find what happened since the last look: rows that others wrote at the target, and servers that counted mutations
+    which skip the log.
 
     Raises transient errors. Any other reason why something cannot be read is noted, for people.
     """

@@ -40,8 +40,8 @@ _SHOWN_S = 0.5
 def oldest_unseen_ms(
     counted_ms: Mapping[str, int], servers: Collection[str] | None, silent: Collection[str], unknown: Collection[str]
 ) -> int | None:
-    """The oldest timestamp, by its server's clock, that a mutation can have if a risen count includes it and no earlier
-    count did; None if that is unknown.
+    """The oldest possible timestamp, by its server's clock, of a mutation that is in a risen count but in no earlier
+    count; None if that is unknown.
 
     `counted_ms`: a moment just before each server was asked for its last known count. That count includes every
     mutation that the server took more than COUNTED_LATE_MS earlier. `servers`: those with risen counts; None: a count
