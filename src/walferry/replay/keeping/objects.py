@@ -26,8 +26,8 @@ LEASE_SECONDS = 90.0
 def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, there: bool) -> None:
     """Record that the run is about to create an object. `there`: the object exists, from an earlier attempt of the run.
 
-    Raises ForeignObjectError if it exists but this run did not plan it: a run with the same id in another ledger may
-    have left it behind, or may use it.
+    Raises ForeignObjectError if the object exists but this run did not plan it: a run with the same id in another
+    ledger may have left the object behind, or may use it.
     """
     planned = {(o.cluster, o.kind, o.name) for o in run.ledger.objects.all()}
     if there and (cluster, kind, name) not in planned:

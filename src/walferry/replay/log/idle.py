@@ -2,8 +2,8 @@
 
 A region counts a write request when the request begins, shortly before the edit is in the WAL. So a server rests only
 after two rolls with equal counts: a write that began before the first roll is in a file that the second roll has
-closed. An edit that waits even longer, for a row lock, is found after the next write, after the roll that each server
-gets from time to time, or at a fence, which rolls all servers.
+closed. An edit may wait even longer, for a row lock. It is found after the next write, or after the roll that each
+server gets from time to time, or at a fence, which rolls all servers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Whether a table's history continues (R11).
 
-A table that was truncated, dropped and created again (new, or cloned from a snapshot), or restored in place, begins a
-new history, and logs no deletes for the data it lost. The WAL and hbase:meta show this, as observed on HBase 2.6.3:
+A table begins a new history if it was truncated, dropped and created again (new, or cloned from a snapshot), or
+restored in place. It logs no deletes for the data it lost. The WAL and hbase:meta show a new history, as observed on
+HBase 2.6.3:
 
 - created, truncated: a region opens that has no history of sequence numbers;
 - restored: a region closes and opens again, with its name and its numbers, but without a store file that it had;
@@ -16,8 +17,8 @@ The manifest of the run's snapshot says which files a region has. From then on t
 bulk loads name the files added and removed, an opening names all files. (A closing names none.) The ledger records this
 for each region (`known_regions`), together with the ranges of the log that showed it. A drain and a window have no
 snapshot: they notice only the loss of files that their part of the log has named. If the table no longer has a column
-family, its files do not count as lost: a dropped family is a difference of the schemas, which the gates report. The
-files remain known: a family that is added again without them begins a new history.
+family, that family's files do not count as lost: a dropped family is a difference of the schemas, which the gates
+report. The files remain known: a family that is added again without them begins a new history.
 
 Before 2.0 (`Release.opens_past_closing`) two kinds of openings may have a lower number than an earlier closing, and
 neither is a new history (HRegion.initializeRegionInternals of branch-1, HBASE-20066; seen on 1.7.2):
@@ -94,7 +95,7 @@ class Lineage:
     """region and sequence number of each opening that no closing follows in the same WAL group"""
 
     def is_succeeded(self, region: KnownRegion) -> bool:
-        """Whether regions that first opened after a closed region took over its files.
+        """Whether the files of a closed region were taken over by regions that first opened after it.
 
         They have a reference or a link to one of its files (StoreFileInfo, HFileLink), or a link that the closed region
         had itself. A split does not pass on files without cells. If the closed region has only such files, its lower

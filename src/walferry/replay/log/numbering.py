@@ -1,8 +1,8 @@
 """The second proof that the log is complete (R1), beside the lists of files: the entries' own numbers.
 
 HBase numbers the entries of a region without holes, markers included (MultiVersionConcurrencyControl.begin; seen on
-2.6.3, 2.2.3 and 1.7.2, also through moves, splits and a crash), with few exceptions. So if a file was deleted that no
-list knows, a region's first number in one file does not follow its last number in the file before. Only these borders
+2.6.3, 2.2.3 and 1.7.2, also through moves, splits and a crash), with few exceptions. So if a file that no list knows
+was deleted, a region's first number in one file does not follow its last number in the file before. Only these borders
 are checked, since a file cannot lose its middle. Numbers without an entry come from
 
 - the flush of a region: one before the flush's first marker. The flush of an empty region takes a number but writes no

@@ -3,9 +3,9 @@
 Bytes that were read from an open log may be taken back: those past the last acknowledgement need not survive their
 server and its data nodes. A piece that applies a file by group compares the beginning as it reads the file, and applies
 the whole file if the bytes differ (`apply.by_group`). This module compares all other files: files that went in bulk or
-by row, whose tables were stopped, that were found empty, or that a killed process applied. In both cases, if bytes were
-taken back, the tables are marked, so that no gate opens until they are compared. Only then is the note of what was sent
-dropped.
+by row, files whose tables were stopped, files that were found empty, and files that a killed process applied. In both
+cases, if bytes were taken back, the tables are marked, so that no gate opens until they are compared. Only then is the
+note of what was sent dropped.
 """
 
 from __future__ import annotations

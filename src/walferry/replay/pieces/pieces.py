@@ -62,8 +62,8 @@ def apply_pieces(
     begin: Callable[[Piece], Callable[[], Result]],
     done: Callable[[Piece, Result], None],
 ) -> None:
-    """Apply the pieces that are not done with `run_pieces`, one per core at a time, or `AT_ONCE_HERE` without Spark.
-    Pausing the run pauses this too.
+    """Use `run_pieces` to apply the pieces that are not done yet, one per core at a time, or `AT_ONCE_HERE` without
+    Spark. Pausing the run pauses this too.
 
     Each piece is recorded as started, under `lease_check`, before `begin` is called. `done` is called only while the
     route's leases are held.

@@ -269,8 +269,8 @@ def _evicted(zk: KazooClient, table: str) -> bool:
 
 
 def _leave(zk: KazooClient, held: HeldLease, failure: type[BaseException] | None, *_: object) -> None:
-    """Release the lease. After a failure requests may still be under way, so the next holder waits for them; but not
-    after a gate's verdict, which comes only once all requests have been answered."""
+    """Release the lease. After a failure requests may still be under way, so the next holder waits for them. It does
+    not wait after a gate's verdict, which comes only once all requests have been answered."""
     try:
         check(zk, held)
         path = _path(held.table)

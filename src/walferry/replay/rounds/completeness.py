@@ -5,7 +5,7 @@ the new writer is created and before it is used), and deletes no log that is in 
 its start, HBase archives its log like any other, even without a byte (WALSplitter: "nothing to split"). No queue has
 this log, so the cleaner deletes it after its TTL. So HBase may delete a log that held nothing:
 
-- a log in the archive that is in no queue and empty is recorded as applied at the cut that sees it, because it may be
+- an empty log in the archive that is in no queue is recorded as applied at the cut that sees it, because it may be
   deleted before it is applied;
 - a log that is in no queue and was found empty while open may be deleted together with its server. Only a peer's queue
   proves that it stayed empty (`NAMES_EVERY_LOG`): a log without a copy (`protect: stage`) may have received edits after

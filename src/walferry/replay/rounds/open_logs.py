@@ -2,7 +2,7 @@
 
 The open log of each WAL group is read as far as it is visible, again and again, and then the next log of the group.
 Edits of regions that stood still during the first cut are sent at once. All of these regions' edits since the cut are
-in that group's files, in order; after a move they are in the files of the servers that the region's closings and
+in that group's files, in order. After a move, a region's edits are in the files of the servers that its closings and
 openings name, one after the other (`replay.rounds.sendable`). hbase:meta is not read.
 
 None of these edits count as applied (R2). A round's batch has the same files, sealed, and accounts for every byte. When

@@ -160,7 +160,7 @@ def mark_overtaken(run: Run, route: Route, files: Sequence[WalFile]) -> None:
 
 
 def _settled_cut(run: Run, applied: Lines) -> Cut:
-    """Cut the log so that, for every edit in the files before the cut, the earlier edits of the row are there too.
+    """Cut the log so that, for every edit in the files before the cut, the earlier edits of the row are in them, too.
 
     For a region that stood still since the last applied cut, whose lines are `applied`, any cut will do. For regions
     that have moved since, the cut must be quiet: then all edits from before a move are in sealed files.

@@ -7,10 +7,11 @@ can lie between the two. Each opening takes two numbers (the one in hbase:meta, 
 logs a closing or an edit before the next opening gets a higher number (HRegion.initializeInternals,
 writeRegionCloseMarker). If a server logs neither, the next opening has the same number, and there is nothing to order.
 
-Entries after an opening wait for that closing, which was written earlier: the next pass over the other open logs shows
-the closing. If it does not (the closing's server has died), the order is unknown, and the region is left to the next
-round. The same goes for a region that did not exist at the cut (a daughter or a merged region), and for a region that
-opens without a store file that it had, because its table was restored from a snapshot (`replay.log.lineage`).
+Entries after an opening wait for the closing before it. That closing was written earlier, so the next pass over the
+other open logs shows it. If the pass does not show it (the closing's server has died), the order is unknown, and the
+region is left to the next round. The same goes for a region that did not exist at the cut (a daughter or a merged
+region), and for a region that opens without a store file that it had, because its table was restored from a snapshot
+(`replay.log.lineage`).
 
 If a batch applies edits of a region, the region waits for that batch (`take_up`). Then it goes on with the entries that
 its logs have shown since the cut.

@@ -3,8 +3,8 @@
 The files are read first, and the ledger keeps what they hold, together with the pieces. Rows that need sorting go
 before the edits that go by group: edits from before a region opened are older than all later ones. A process that
 continues starts over if an item was released from quarantine since, or if another run has held the lease on one of the
-tables: that run may have applied older edits over those of pieces that are done. It also starts over if a target table
-was emptied or created again.
+tables: that run may have applied older edits over the edits of pieces that are done. It also starts over if a target
+table was emptied or created again.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ def apply_in_pieces(
 
 
 def is_small(files: Iterable[WalFile], here_bytes: int) -> bool:
-    """Whether files are so small that this process reads them before Spark would start, and applies them as fast."""
+    """Whether files are so small that this process reads them before Spark would start, and applies them as fast as
+    Spark."""
     return sum(file.length for file in files) <= here_bytes
 
 
