@@ -44,7 +44,7 @@ CLOSING_AT_ONCE = 8
 for its bytes; a table may have thousands of regions"""
 
 LOADED = "_SeqId_"
-"""in the names that HBase gives to loaded files (HStore.getBulkLoadSeqId)"""
+"""a part of the names that HBase gives to loaded files (HStore.getBulkLoadSeqId)"""
 
 Cells = Iterator[tuple[Bytes, Int64s]]
 """sorted cells: a buffer, and where each begins in it"""

@@ -86,9 +86,9 @@ class FileReport:
     """events of regions of the wanted tables; all events, if the report is complete"""
     moved: tuple[MovedEdits, ...] = ()
     numbers: tuple[NumberSpan, ...] = ()
-    """of the regions of the wanted tables; all of them, if the report is complete"""
+    """the spans of the regions of the wanted tables; all spans, if the report is complete"""
     rows: tuple[WrittenRows, ...] = ()
-    """of the tables whose rows are collected; all of them, if the report is complete"""
+    """the written rows of the tables whose rows are collected; all such rows, if the report is complete"""
     compared: bool = False
     """whether the file was compared with what it had shown while it was open; if it begins differently, the tables are
     marked"""

@@ -20,9 +20,9 @@ class WriteLimits:
     """
 
     mutations: int
-    """in one request"""
+    """the most mutations in one request"""
     bytes: int
-    """of cells in one request; a larger cell is sent alone"""
+    """the most bytes of cells in one request; a larger cell is sent alone"""
     aim_bytes: int
     """bytes of cells with which a request is full; only the cells of one row in an entry are not cut there, but at
     `bytes`"""
@@ -33,7 +33,7 @@ class WriteLimits:
     ahead_bytes: int
     """most bytes of batches in all lanes of a piece together; a larger batch waits until those before it are sent"""
     piece_bytes: int
-    """of the files, or of the cells, in one piece; a larger file is a piece of its own"""
+    """the most bytes of the files, or of the cells, in one piece; a larger file is a piece of its own"""
     here_bytes: int
     """up to this many bytes of a window's files, the window's process reads and applies them itself, without Spark"""
     request_seconds: float
