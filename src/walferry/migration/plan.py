@@ -43,9 +43,9 @@ class TablePlan:
     target: str
     regions: int
     bytes: int
-    """in files"""
+    """bytes in files"""
     memstore_bytes: int
-    """in memory until the snapshot flushes them; a lower bound, see `HBaseClient.memstore_bytes`"""
+    """bytes that are in memory until the snapshot flushes them; a lower bound, see `HBaseClient.memstore_bytes`"""
     families: list[str]
     left_out: list[str]
     """names of the table's attributes that the target refuses and the target table will not have"""

@@ -39,11 +39,12 @@ LOOK_SECONDS = 1.0
 END_SECONDS = 0.2
 """how long a look may still take when the write stop starts; its findings are not used then"""
 BETWEEN_SECONDS = 10.0
-"""from the end of one look at what was touched to the next, until the cutover is approved"""
+"""time from the end of one look at touched rows to the next look, until the cutover is approved"""
 MOST_BETWEEN_SECONDS = 300.0
-"""between two looks at a table while other tables still wait for their whole comparison"""
+"""time between two looks at a table while other tables still wait for their whole comparison"""
 ATTEMPTS = 3
-"""at the whole comparison of a table, at the first look at touched rows, and at rows under way"""
+"""how often the whole comparison of a table, the first look at touched rows, and the reading of rows under way are
+tried"""
 AGAIN_SECONDS = 60.0
 """the shortest time to the next whole comparison if none of the earlier ones counts"""
 WHOLE_SHARE = 0.5

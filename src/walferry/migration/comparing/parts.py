@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 AT_ONCE = 32
 """how many regions are compared and then recorded together; more with more workers"""
 BETWEEN_SECONDS = 300.0
-"""from one reading of rows written meanwhile to the next"""
+"""time from one reading of rows written meanwhile to the next reading"""
 UNDER_WAY_SECONDS = 1.5
-"""from one reading of rows that differ to the next: they may be under way"""
+"""time from one reading of rows that differ to the next reading: the rows may be under way"""
 REST_SECONDS = 3600.0
 """after this time without a new part, the last comparison of a table starts over: nothing notices when others write to
 the table"""

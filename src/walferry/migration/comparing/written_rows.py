@@ -50,7 +50,7 @@ SCANNED_BYTES = 8 << 10
 """bytes of a region per row to read; if a region has fewer, scanning everything is faster than skipping from row to
 row"""
 FEW_ROWS = 500
-"""so few rows of a region are read row by row in any case"""
+"""if fewer rows of a region than this are to be read, they are read row by row in any case"""
 READERS = 8
 LOOKED_AT_AGAIN = 1_000
 """the most differing rows that are examined one by one; if more differ, something is wrong, or much is under way"""

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _READ_AT_ONCE = 2_000
 """how many differing rows one job reads again"""
 _PER_TASK = 100
-"""and one task"""
+"""how many of them one task reads again"""
 _AT_A_TIME = 8
 """how many rows a task requests at a time, since it mostly waits for answers"""
 EQUAL_NOW = "equal when read again"

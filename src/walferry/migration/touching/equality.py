@@ -66,7 +66,7 @@ class Begun:
 
     known: Known
     files: Files
-    """of all regions of both sides"""
+    """the store files of all regions of both sides"""
     rules: str
     claimed: tuple[int, str] | None
     """the equality of an earlier comparison: that comparison's number, and the fragile rows, packed"""

@@ -49,7 +49,7 @@ class Seen:
     """What looks have found so far, for all tables. An older one is still true: it only lists more to read."""
 
     offset: Offset | None = None
-    """in the target's log; None: no process has read it yet"""
+    """the place in the target's log at which the next look starts; None: no process has read the log yet"""
     read_ms: int = 0
     unread: str = ""
     """why the target's log cannot be read"""
@@ -70,7 +70,7 @@ class Seen:
     counted_ms: Mapping[str, Counts] = field(default_factory=dict)
     """a moment just before each server was asked for its count, by side"""
     recent_ms: Mapping[str, int] = field(default_factory=dict)
-    """by table, the last time that counts had risen and only rows with new cells were read"""
+    """by table, the last time at which counts had risen and only rows with new cells were read"""
 
     @classmethod
     def of(cls, ledger: RunLedger) -> Seen:
