@@ -110,7 +110,7 @@ _lock = threading.Lock()
 _publishers: dict[str, list[_Publisher]] = {}
 """this process's publishers, by run; several if it loads the history of several tables at once"""
 _sending: Counter[str] = Counter()
-"""how many processes send for this one, by run"""
+"""by run, how many processes send on behalf of this process"""
 
 
 def _share(run_id: str, more: int = 0) -> None:

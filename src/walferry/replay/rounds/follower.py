@@ -32,8 +32,8 @@ EARLY_SECONDS = 3.0
 """shortest time before a round that is needed because open logs cannot be followed further, or because writes are about
 to stop"""
 CUT_SECONDS = 300.0
-"""how long cuts may fail, because a server does not answer or regions keep moving, before the replay fails; until then
-the replay still follows open logs where it can"""
+"""if cuts fail for longer than this, because a server does not answer or regions keep moving, the replay fails; until
+then it still follows open logs where it can"""
 SHOWN_MARKS = 5
 LOOK_SECONDS = 0.25
 """time between two checks whether to stop, while no round runs"""

@@ -79,8 +79,8 @@ log = logging.getLogger(__name__)
 PASS_SECONDS = 0.5
 """least time between the beginnings of two passes"""
 SECONDS_PER_GROUP = 0.02
-"""the same per WAL group: since a pass lists each server's folder and reads each open file, passes are less frequent if
-there are many servers"""
+"""the same time, but for each WAL group: a pass lists each server's folder and reads each open file, so passes are less
+frequent if there are many servers"""
 READERS = 8
 ENOUGH_BYTES = 64 << 20
 """once this many bytes were read since the cut, a round is better: it spreads the work over Spark's executors"""
