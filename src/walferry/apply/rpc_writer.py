@@ -130,7 +130,7 @@ class RpcWriter:
         time.sleep(seconds)
 
     def _clusters(self, fields: bytes) -> list[tuple[int, int]]:
-        """The source, and the clusters from which the source has the edits."""
+        """The source, and the clusters from which the source received the edits."""
         key = pb.WALKey(cluster_ids=[self.source_id])
         key.MergeFromString(fields)
         return [(cluster.most_sig_bits, cluster.least_sig_bits) for cluster in key.cluster_ids]

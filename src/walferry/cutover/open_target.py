@@ -52,8 +52,8 @@ def open_target(run: Run, spark: Callable[[], SparkSession], standstill: Standst
     whole comparison and its gate.
 
     Rows that differ are repaired, unless that needs a compaction of a large region. Until the opening is recorded, no
-    other process writes to the target for this run: a `walferry repair` that waits for the leases sees afterwards that
-    the target is open.
+    other process writes to the target for this run: when a `walferry repair` that waited for the leases gets them, it
+    sees that the target is open.
     """
 
     standstill, until_recorded = standstill or Standstill(), UntilRecorded()

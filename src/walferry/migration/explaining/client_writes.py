@@ -1,4 +1,4 @@
-"""Clients' writes at the open target to rows that differ, according to the target's own log."""
+"""Which rows that differ were written by clients of the open target, according to the target's own log."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def look(run: Run) -> None:
     """Find what happened since the last look: rows that others wrote at the target, and servers that counted mutations
     which skip the log.
 
-    Raises transient errors. Any other reason why something cannot be read is noted, for people.
+    Raises transient errors. Any other reason why something cannot be read is recorded, for a person to read.
     """
     with _looking:
         for _ in range(_LOOKS):

@@ -92,7 +92,7 @@ class Lineage:
     opens_past_closing: bool
     """`Release.opens_past_closing` of the source"""
     begun: frozenset[tuple[RegionKey, int]]
-    """region and sequence number of each opening that no closing follows in the same WAL group"""
+    """region and sequence number of each opening that is not followed by a closing in the same WAL group"""
 
     def is_succeeded(self, region: KnownRegion) -> bool:
         """Whether the files of a closed region were taken over by regions that first opened after it.
@@ -160,7 +160,7 @@ def _reshaped(known: Known, events: Sequence[RegionEvent]) -> frozenset[str]:
 
 
 def _begun(events: Sequence[RegionEvent]) -> frozenset[tuple[RegionKey, int]]:
-    """The openings that no closing follows in the same WAL group, which has the markers of its server in order."""
+    """The openings that no closing follows in the same WAL group, where the server's markers are in order."""
     latest: dict[tuple[str, str, str], tuple[tuple[int, int], RegionEvent]] = {}
     for event in events:
         name = parse_wal_name(event.file)

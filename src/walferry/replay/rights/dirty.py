@@ -123,7 +123,7 @@ def marks_of(run: Run) -> list[DirtyRows]:
 
 
 def compared(run: Run, comparison: ComparedTable, known: Sequence[DirtyRows], equal: bool) -> None:
-    """Record that a comparison began after these marks were made; if it found both sides equal, remove them."""
+    """Record that a comparison began after these marks were made. Remove the marks if it found both sides equal."""
     if not known:
         return
     facts = {"marks": [rows.name for rows in known]}

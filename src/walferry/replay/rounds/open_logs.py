@@ -18,7 +18,7 @@ Leaving out edits depends on six more facts. Where one does not hold, everything
 (R3):
 
 1. The leases were held throughout: nobody else has written since. A replay makes a new `OpenLogs` each time it takes
-   the leases, and `OpenLogs.settle` asserts that the batch is applied under the same ones.
+   the leases, and `OpenLogs.settle` asserts that the batch is applied under these leases.
 2. If quarantine holds a region, its edits from some entry on were not sent. `Sendable.whole` has no region that was
    held at the last cut or later.
 3. A line never returns: every opening of a region raises its number. If a region's line after the cut is one that the
