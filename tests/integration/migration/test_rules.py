@@ -105,7 +105,7 @@ def test_a_batch_that_was_applied_but_not_recorded_is_repeated_and_changes_nothi
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(batch, "record", crash)
+        patch.setattr(batch, "record_reports", crash)
         with pytest.raises(KeyboardInterrupt):
             one_round(run, spark)
     edit(at_source, table, 2)

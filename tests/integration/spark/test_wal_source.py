@@ -126,5 +126,5 @@ def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
 
 def test_an_empty_folder_has_no_cells_and_a_missing_one_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     assert load(spark, tmp_path).count() == 0
-    with pytest.raises(Exception, match="there is no"):
+    with pytest.raises(Exception, match="does not exist"):
         load(spark, tmp_path / "nowhere").count()
