@@ -280,7 +280,7 @@ def test_without_the_key_nothing_begins_and_no_secret_is_shown(
         "no key is configured": {KEY_STORE: ""},
         "does not open the key store": {KEY_STORE: STORE_URI.replace("=fixture", "=wr0ng")},
         "No such file": {KEY_STORE: "jceks:///nowhere/keys.jceks?password=s3cret"},
-        "has no key other": {KEY_NAME: "other"},
+        "open no key other": {KEY_NAME: "other"},
     }
     for message, variables in wrong.items():
         with monkeypatch.context() as patch:
