@@ -195,15 +195,15 @@ class Log:
         """
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
-            self._set_lengths(connection, lengths or {})
-            names = {item.file for item in ranges}
-            unseen = names - self._rows.named(connection, names).keys()
-            if unseen:
+            names, lengths = {item.file for item in ranges}, lengths or {}
+            seen = self._rows.named(connection, names | lengths.keys())
+            if unseen := names - seen.keys():
                 raise WalferryError(
                     f"run {self._run_id} never saw WAL file {min(unseen)}: see_files comes before set_ranges",
                     run=self._run_id,
                     file=min(unseen),
                 )
+            self._correct_lengths(connection, seen, lengths)
             before = {range_key(item): item for item in self._rows.ranges(connection, names)}
             known = dict(before)
             for item in ranges:
@@ -214,12 +214,14 @@ class Log:
             if also is not None:
                 also(connection)
 
-    def _set_lengths(self, connection: Connection, lengths: Mapping[str, int]) -> None:
+    def _correct_lengths(
+        self, connection: Connection, seen: Mapping[str, RecordedFile], lengths: Mapping[str, int]
+    ) -> None:
+        """Record the lengths that differ from those of the `seen` files."""
         wal_files = self._store.table("wal_files")
-        before = self._rows.named(connection, lengths)
-        longer = [name for name, length in lengths.items() if name in before and length > before[name].length]
-        self._rows.unpack(connection, longer)
-        for name, length in lengths.items():
+        wrong = {name: length for name, length in lengths.items() if name in seen and length != seen[name].length}
+        self._rows.unpack(connection, [name for name, length in wrong.items() if length > seen[name].length])
+        for name, length in wrong.items():
             connection.execute(update(wal_files).where(*self._rows.of_file(name)).values(length=length))
 
     def ranges(
