@@ -89,7 +89,8 @@ def test_an_object_of_another_ledger_is_neither_used_nor_removed(
         for run in (first, second):
             skip(run, "plan", "fence")
         protect.protect(first)
-        with pytest.raises(UsageError, match=f"{first.peer} already exists at the source, but this run did not"):
+        exists = f"peer {first.peer} already exists at the source, but this run did not create it"
+        with pytest.raises(UsageError, match=exists):
             protect.protect(second)
         objects.release(second, aborted=True)
         protect.protect(first)

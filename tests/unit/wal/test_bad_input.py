@@ -57,7 +57,11 @@ def refused(path: Path, code: int, named: str, cells: int = 0) -> None:
         ({KEY_STORE: "jceks:///no/such/store"}, 2, "/no/such/store: No such file or directory; WALFERRY_WAL_KEY_STORE"),
         ({KEY_STORE: f"jceks://{FIXTURES}"}, 2, "Is a directory; WALFERRY_WAL_KEY_STORE must name files"),
         ({KEY_STORE: STORE + "s"}, 2, "the password does not open the key store"),
-        ({KEY_STORE: STORE, KEY_NAME: "prod"}, 2, ", only hbase: set"),
+        (
+            {KEY_STORE: STORE, KEY_NAME: "prod"},
+            2,
+            f"open no key prod in the key store {FIXTURES}/keys.jceks, only hbase: set",
+        ),
         ({KEY_HEX: "00" * 16}, 2, "add its name to WALFERRY_WAL_KEY_DAMAGED"),
         ({KEY_HEX: "00" * 15}, 2, "has 15 bytes: set it to the 32, 48 or 64 digits"),
         ({KEY_HEX: "00" * 16, KEY_DAMAGED: "other.wal"}, 2, "add its name to WALFERRY_WAL_KEY_DAMAGED"),

@@ -157,7 +157,7 @@ def by_thrift(run: Run) -> None:
         ),
         (approve, "the cutover of .* has begun.*`walferry withdraw move` first"),
         (hold, "quarantine holds edits of shop:orders"),
-        (by_thrift, "cannot express delete markers and tags"),
+        (by_thrift, r"Thrift \(`apply: thrift`\) cannot express delete markers and tags"),
     ],
 )
 def test_a_table_is_not_copied_again_where_that_would_lose_or_hide_something(run: Run, spoil: Any, why: str) -> None:
