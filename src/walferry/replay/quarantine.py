@@ -122,11 +122,11 @@ def apply_released(run: Run, spark: SparkSession, route: Route, lease_check: Cha
 
 def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold], lease_check: Change) -> None:
     """Extend other items' holds on regions to the released items' files."""
-    behind = {hold.region: hold.quarantine_id for hold in waiting}
+    held_by = {hold.region: hold.quarantine_id for hold in waiting}
     holds = [
         Hold(hold.file, hold.table, region, 0, number)
         for hold in released
-        for region, number in behind.items()
+        for region, number in held_by.items()
         if hold.region in (region, ANY_REGION)
     ]
     run.ledger.quarantine.hold(holds, lease_check)

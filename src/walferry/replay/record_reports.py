@@ -85,20 +85,20 @@ def _holds(
 ) -> list[Hold]:
     """The holds to add to the `known` ones; `ids` are the quarantine items of the refusals."""
     numbers = dict(zip(refusals, ids, strict=True))
-    behind: dict[tuple[str, str], int] = {}
+    held_by: dict[tuple[str, str], int] = {}
     for hold in known:
-        behind[hold.table, hold.region] = hold.quarantine_id
-        behind.setdefault((hold.table, ANY_REGION), hold.quarantine_id)
+        held_by[hold.table, hold.region] = hold.quarantine_id
+        held_by.setdefault((hold.table, ANY_REGION), hold.quarantine_id)
     for refusal, number in numbers.items():
         for table in _tables_of(refusal, tables):
-            behind.setdefault((table, refusal.region), number)
-            behind.setdefault((table, ANY_REGION), number)
+            held_by.setdefault((table, refusal.region), number)
+            held_by.setdefault((table, ANY_REGION), number)
     # Hold from the start of each file: applying a held region's edits again changes nothing, and a batch that is
     # repeated after a kill may include earlier files than the first attempt.
     holds = {}
     for report in reports:
         for table, region in _withheld(report):
-            number = behind.get((table, region)) or behind[table, ANY_REGION]
+            number = held_by.get((table, region)) or held_by[table, ANY_REGION]
             holds[report.file, table, region, number] = Hold(report.file, table, region, 0, number)
     for refusal, number in numbers.items():  # each item has its own hold, even if an earlier item holds the region
         region = refusal.region

@@ -16,8 +16,8 @@ from walferry.wal.files import WalFile
 FIRST_LOG_MS = 120_000
 """the longest time from a region server's start to its first log"""
 LONGEST_LOG_MS = 26 * 3600 * 1000
-"""how long before the start of a window a file that holds edits of the window may begin
-(`hbase.regionserver.logroll.period` is an hour)"""
+"""a file with edits of a window begins at most this long before the window's start (`hbase.regionserver.logroll.period`
+is an hour)"""
 
 
 def covering(files: Iterable[WalFile], start_ms: int, end_ms: int, skew_ms: int) -> list[WalFile]:

@@ -15,7 +15,7 @@ from walferry.run.recorded_spec import options_of
 
 @dataclass(frozen=True)
 class Lag:
-    """How far the target is behind: every edit older than `seconds` is applied.
+    """The target has every edit that is older than `seconds`.
 
     `seconds` is None while nothing measures the lag; `unknown` then says why. `longest` is the longest lag so far.
     """
