@@ -95,6 +95,14 @@ def test_a_file_that_turns_out_longer_has_a_gap_and_is_not_applied_again(part: R
     assert part.log.gaps() == []
 
 
+def test_a_file_that_was_read_past_its_known_end_has_a_gap(part: RunLedger) -> None:
+    part.log.see_files([sealed("rs1.10", 80)])
+    part.log.set_ranges(whole("rs1.10", "applied"))
+    part.log.set_ranges([], lengths={"rs1.10": 90})
+    assert [(gap.start, gap.end, gap.kind) for gap in part.log.gaps()] == [(80, 90, GapKind.NOT_READ)] * 2
+    assert part.log.coverage() == [Coverage("rs1", name, 0, 0, 80, 0) for name in (TABLE, OTHER)]
+
+
 def test_an_end_fence_past_the_end_of_a_packed_file_is_a_gap(part: RunLedger) -> None:
     part.log.see_files([sealed("rs1.10", 80)])
     part.log.set_ranges(whole("rs1.10", "applied"))
