@@ -137,4 +137,4 @@ $(BIN)/.walferry: $(BIN)/.lock-installed pyproject.toml hatch_build.py $(PROTOS)
 	@touch $@
 
 jars: $(BIN)/.walferry
-	@$(BIN)/python -m walferry.embedded jars
+	@$(BIN)/python -m walferry.embedded jars --kafka

@@ -112,7 +112,7 @@ WHAT = {
     "spark_app": "a phase as a Spark app, thin",
     "cli": "the command `walferry`, thin",
     "airflow": "connection type, hook, operators, sensors, DAGs, the board",
-    "embedded": "real HDFS, HBase, Thrift, Spark and Airflow on one machine, for demo and tests",
+    "embedded": "real HDFS, HBase, Thrift, Kafka, Spark and Airflow on one machine, for demo and tests",
 }
 FRAMEWORKS = {
     "pyspark": {"spark", "apply", "replay", "migration", "cutover", "pipeline"},

@@ -17,11 +17,16 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 
 @app.command("jars")
-def fetch_jars(versions: Annotated[list[str] | None, typer.Argument(help="of HBase")] = None) -> None:
+def fetch_jars(
+    versions: Annotated[list[str] | None, typer.Argument(help="of HBase")] = None,
+    kafka: Annotated[bool, typer.Option("--kafka", help="also those of a Kafka broker, for the tests")] = False,
+) -> None:
     """Fetch the servers' jars into the cache folder, unless it has them: the newest version's, or those named."""
     jars.java()
     for version in versions or [jars.NEWEST]:
         typer.echo(f"jars: {jars.fetch(version)}")
+    if kafka:
+        typer.echo(f"jars: {jars.fetch_kafka()}")
 
 
 @app.command()

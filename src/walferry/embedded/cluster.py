@@ -76,7 +76,7 @@ def more_jvm_flags() -> list[str]:
     return shlex.split(EmbeddedServers.read().jvm_flags)
 
 
-_LOG4J = """\
+LOG4J = """\
 log4j.rootLogger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.target=System.err
@@ -341,7 +341,7 @@ class MiniCluster:
         }
         (self._conf / "hdfs-site.xml").write_text(_site(hdfs))
         (self._conf / "hbase-site.xml").write_text(_site({**hdfs, **hbase}))
-        (self._conf / "log4j.properties").write_text(_LOG4J)
+        (self._conf / "log4j.properties").write_text(LOG4J)
 
 
 def boot(*clusters: MiniCluster, deadline_s: float = BOOT_DEADLINE_S) -> None:

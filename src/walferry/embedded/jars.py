@@ -1,8 +1,8 @@
 """Lists the jars of the embedded servers, and fetches them into the cache folder.
 
 Each list is complete: no jar's own dependencies are resolved, so Maven and Ivy fetch exactly the same set.
-`python -m walferry.embedded jars` fetches the newest version's jars; later calls only check the folder. Another version
-of HBase is fetched at its first boot.
+`python -m walferry.embedded jars` fetches the newest version's jars, with `--kafka` also those of a Kafka broker; later
+calls only check the folders. Another version of HBase is fetched at its first boot.
 """
 
 from __future__ import annotations
@@ -108,6 +108,67 @@ MAPREDUCE = (
     "io.opentelemetry:opentelemetry-semconv:1.15.0-alpha",
 )
 """in addition to NEWEST's jars, for HBase's MapReduce jobs (WALPlayer, HashTable, …), which run in their own process"""
+KAFKA = (
+    "ch.qos.reload4j:reload4j:1.2.22",
+    "com.fasterxml.jackson.core:jackson-annotations:2.16.2",
+    "com.fasterxml.jackson.core:jackson-core:2.16.2",
+    "com.fasterxml.jackson.core:jackson-databind:2.16.2",
+    "com.fasterxml.jackson.dataformat:jackson-dataformat-csv:2.16.2",
+    "com.fasterxml.jackson.datatype:jackson-datatype-jdk8:2.16.2",
+    "com.fasterxml.jackson.module:jackson-module-scala_2.13:2.16.2",
+    "com.github.ben-manes.caffeine:caffeine:2.9.3",
+    "com.github.luben:zstd-jni:1.5.6-4",
+    "com.google.errorprone:error_prone_annotations:2.10.0",
+    "com.thoughtworks.paranamer:paranamer:2.8",
+    "com.typesafe.scala-logging:scala-logging_2.13:3.9.5",
+    "com.yammer.metrics:metrics-core:2.2.0",
+    "commons-beanutils:commons-beanutils:1.9.4",
+    "commons-cli:commons-cli:1.4",
+    "commons-collections:commons-collections:3.2.2",
+    "commons-digester:commons-digester:2.1",
+    "commons-io:commons-io:2.14.0",
+    "commons-logging:commons-logging:1.2",
+    "commons-validator:commons-validator:1.7",
+    "io.dropwizard.metrics:metrics-core:4.1.12.1",
+    "io.netty:netty-buffer:4.1.105.Final",
+    "io.netty:netty-codec:4.1.105.Final",
+    "io.netty:netty-common:4.1.105.Final",
+    "io.netty:netty-handler:4.1.105.Final",
+    "io.netty:netty-resolver:4.1.105.Final",
+    "io.netty:netty-transport-classes-epoll:4.1.105.Final",
+    "io.netty:netty-transport-native-epoll:4.1.105.Final",
+    "io.netty:netty-transport-native-unix-common:4.1.105.Final",
+    "io.netty:netty-transport:4.1.105.Final",
+    "net.sf.jopt-simple:jopt-simple:5.0.4",
+    "net.sourceforge.argparse4j:argparse4j:0.7.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.kafka:kafka-group-coordinator-api:3.9.1",
+    "org.apache.kafka:kafka-group-coordinator:3.9.1",
+    "org.apache.kafka:kafka-metadata:3.9.1",
+    "org.apache.kafka:kafka-raft:3.9.1",
+    "org.apache.kafka:kafka-server-common:3.9.1",
+    "org.apache.kafka:kafka-server:3.9.1",
+    "org.apache.kafka:kafka-storage-api:3.9.1",
+    "org.apache.kafka:kafka-storage:3.9.1",
+    "org.apache.kafka:kafka-tools-api:3.9.1",
+    "org.apache.kafka:kafka-tools:3.9.1",
+    "org.apache.kafka:kafka-transaction-coordinator:3.9.1",
+    "org.apache.kafka:kafka_2.13:3.9.1",
+    "org.apache.yetus:audience-annotations:0.12.0",
+    "org.apache.zookeeper:zookeeper-jute:3.8.4",
+    "org.apache.zookeeper:zookeeper:3.8.4",
+    "org.bitbucket.b_c:jose4j:0.9.4",
+    "org.lz4:lz4-java:1.8.0",
+    "org.pcollections:pcollections:4.0.1",
+    "org.scala-lang.modules:scala-collection-compat_2.13:2.10.0",
+    "org.scala-lang.modules:scala-java8-compat_2.13:1.0.2",
+    "org.scala-lang:scala-library:2.13.15",
+    "org.scala-lang:scala-reflect:2.13.15",
+    "org.slf4j:slf4j-api:1.7.36",
+    "org.slf4j:slf4j-reload4j:1.7.36",
+    "org.xerial.snappy:snappy-java:1.1.10.5",
+)
+"""a broker of Kafka 3.9 and Kafka's own programs: kafka_2.13 and kafka-tools with what they require, less Connect"""
 OLDEST_JAVA = 17
 
 
@@ -149,9 +210,19 @@ def mapreduce_classpath() -> str:
     return f"{classpath()}{os.pathsep}{_classpath(_fetch(MAPREDUCE))}"
 
 
+def kafka_classpath() -> str:
+    """Class path of a Kafka broker and Kafka's own programs; fetched like `classpath`."""
+    return _classpath(fetch_kafka())
+
+
 def fetch(version: str = NEWEST) -> Path:
     """Fetch a version's jars unless the cache has them; return their folder."""
     return _fetch(coordinates(version))
+
+
+def fetch_kafka() -> Path:
+    """Fetch the jars of a Kafka broker unless the cache has them; return their folder."""
+    return _fetch(KAFKA)
 
 
 def _classpath(folder: Path) -> str:
