@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "apply": GROUND - {"ledger"} | {"spark", "background", "settings"},
     "replay": GROUND | {"background", "settings", "run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
+    "streams": GROUND | {"background", "settings", "run", "apply", "replay"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
     "checks": {"errors", "amounts", "background"},
     "cutover": GROUND | {"background", "run", "spark", "apply", "replay", "migration", "checks"},
@@ -103,6 +104,7 @@ WHAT = {
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, the throttle, lineage, protection, "
     "quarantine",
     "watch": "watching a source's log without a migration: what is new, what has been announced",
+    "streams": "every change as a message: order by region, JSON, Kafka, positions",
     "migration": "a migration's own phases up to the cutover: plan, copy, compare, repair; its report; pairs",
     "checks": "Great Expectations suites over small frames",
     "cutover": "what must hold before the target opens, and how it opens: readiness, gates, approval, write stop, "
