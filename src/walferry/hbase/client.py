@@ -15,6 +15,7 @@ from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import admin, bulk_load, mutate, region_calls, scan, schemas, server_pages, splits, table_states
 from walferry.hbase import peers as replication_peers
+from walferry.hbase import read_points as mvcc
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import Authenticate
 from walferry.hbase.descriptors import Region, TableDescriptor
@@ -337,6 +338,17 @@ class HBaseClient:
         None if a server cannot report them (RSRpcServices.getRegionLoad).
         """
         return admin.write_counts(self, server, tables, attempts=attempts)
+
+    def read_points(self, asked: Sequence[tuple[str, Region]], *, attempts: int = ATTEMPTS) -> list[int | None]:
+        """The present MVCC read point of regions, each as one server ("host,port,startcode") tells it, in their order.
+
+        All writes that were acknowledged before the call have numbers up to the read point. All up to it are complete:
+        synced to the log unless their durability is ASYNC_WAL, or failed. None if that server process does not serve
+        the region now. That says nothing about its earlier writes, nor that it will not serve the region again.
+
+        One error fails the whole call, so ask about one server at a time if one that hangs must not hold up others.
+        """
+        return mvcc.read_points(self, asked, attempts=attempts)
 
     def add_peer(self, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False) -> None:
         """Add a replication peer. Idempotent; raises UsageError if a different peer has this id.
