@@ -107,16 +107,19 @@ class Broker:
         printed = self.run(CONSOLE_CONSUMER, arguments, timeout_s=timeout_s + RUN_DEADLINE_S)
         return printed.split("\n")[:-1]  # not splitlines, which also cuts at separators inside values
 
-    def run(self, main: str, arguments: Sequence[str], *, timeout_s: float = RUN_DEADLINE_S) -> str:
-        """Run the Java class `main` of Kafka's own programs and return its stdout.
+    def run(
+        self, main: str, arguments: Sequence[str], *, given: str | None = None, timeout_s: float = RUN_DEADLINE_S
+    ) -> str:
+        """Run the Java class `main` of Kafka's own programs, with `given` as its stdin, and return its stdout.
 
         Raises WalferryError, with the end of its output if it fails, and if it has not ended after `timeout_s`.
         """
         command = self._command(main, arguments)
         try:
             answer = subprocess.run(
-                command, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout_s, check=False
-            )
+                command, capture_output=True, encoding="utf-8", errors="replace", input=given, timeout=timeout_s,
+                check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise WalferryError(f"{main} {' '.join(arguments)} has not ended after {timeout_s:g} s") from error
         if answer.returncode != 0:

@@ -144,7 +144,7 @@ def messages(form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarn
     runs = np.empty((int(entries.mutation_count.sum()), kernels.RUN_FIELDS), np.int64)
     cell = np.empty((CELL_FIELDS, 1), np.int64)
     decoding = form.decode is not None
-    numbers = (incarnation, entries.sequence_number)
+    numbers = (np.ascontiguousarray(incarnation, np.int32), entries.sequence_number)
     count, key_bytes, value_bytes = kernels.find_runs(
         entries.buffer, entries.cells_start, counts, numbers, _selected(form.selection), bytes_as, decoding, cell, runs,
         chosen,

@@ -146,20 +146,22 @@ def test_each_kind_of_cell_has_its_name_and_only_puts_have_a_value() -> None:
 def test_bytes_that_are_not_utf8_are_an_object_and_the_rest_is_text() -> None:
     """Overlong forms, surrogates, what is past U+10FFFF, and what is cut off, as Python's own decoder has it."""
     wrong = [
-        b"\xff",
-        b"\xc0\x80",
-        b"\xe0\x9f\xbf",
-        b"\xed\xa0\x80",
-        b"\xf0\x8f\xbf\xbf",
-        b"\xf4\x90\x80\x80",
-        b"\xe2\x82",
-    ]
-    right = [b"", b"\x7f", b"\xc2\x80", b"\xed\x9f\xbf", b"\xee\x80\x80", b"\xf4\x8f\xbf\xbf", b'\0\x1f"\\/\b\f\n\r\t']
+        b"\x80", b"\xff", b"\xc0\x80", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80",
+        b"\xf5\x80\x80\x80", b"\xe2\x82", b"\xe2\x82x", b"\xc3\xc3",
+    ]  # fmt: skip
+    right = [b"", b"\xc2\x80", b"\xed\x9f\xbf", b"\xee\x80\x80", b"\xf4\x8f\xbf\xbf"]
     for padding in (b"", b"x" * 15, b"x" * 16, "ß".encode() * 20):
         change = only(Form("prod", 1, BytesAs.UTF8), *(Cell(value=padding + raw) for raw in [*wrong, *right]))
         values = [cell["value"] for cell in change["cells"]]
         assert values[: len(wrong)] == [{"base64": base64.b64encode(padding + raw).decode()} for raw in wrong]
         assert values[len(wrong) :] == [(padding + raw).decode() for raw in right]
+
+
+def test_every_byte_of_ascii_is_escaped_as_python_does_wherever_it_is() -> None:
+    values = [b"x" * before + bytes([byte]) + b"x" * 20 for byte in range(128) for before in (0, 7, 20)]
+    entries = [Entry([Cell(value=value) for value in values])]
+    form = Form("prod", 1, BytesAs.UTF8)
+    assert made(form, entries).value(0) == next(naive(form, entries)).value
 
 
 def test_a_family_is_text_in_every_form() -> None:
