@@ -1,0 +1,221 @@
+"""The topics of a change stream: that they are there and fit for it, before the first message is sent."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, NewTopic, ResourceType
+
+from walferry.errors import TransientError, UsageError
+from walferry.streams.kafka_errors import LONGEST_WAIT_S, ClientLog, kafka_error, repeat
+from walferry.streams.kafka_settings import KafkaSettings
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_ANSWER_S = 10.0
+"""how long an admin request may take; it is repeated until LONGEST_WAIT_S are over"""
+
+
+@dataclass(frozen=True)
+class Creation:
+    """How change topics are created that do not exist: counts of partitions and of replicas."""
+
+    partitions: int
+    replication: int = -1
+    """-1: as the cluster does by default"""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as its cluster has it."""
+
+    name: str
+    partitions: int
+    max_message_bytes: int
+    """of a batch of messages, compressed"""
+
+
+@dataclass(frozen=True)
+class StreamTopics:
+    """The topics of a stream, checked: the change topics by name, and the one that its positions are in."""
+
+    changes: Mapping[str, Topic]
+    positions: Topic
+
+
+def positions_topic(stream: str) -> str:
+    """The default name of a stream's position topic."""
+    return f"walferry.{stream}.positions"
+
+
+def prepare(
+    settings: KafkaSettings,
+    changes: Mapping[str, int | None],
+    positions: str,
+    *,
+    create: Creation | None = None,
+    expected: bool = False,
+) -> StreamTopics:
+    """Check every topic of a stream, and create those that are missing if `create` says how.
+
+    `changes`: the change topics, each with the partition count that was recorded when the stream began, None before.
+    `expected`: positions have been written before, so their topic must be there. Raises UsageError, which says what to
+    do, for a topic that is missing, compacted (positions: not compacted) or has another partition count, and for
+    brokers that are unknown or refuse the user; TransientError if no broker answers.
+    """
+    log = ClientLog(settings)
+    admin = admin_client(settings, log)
+    known = _partitions(admin, log)
+    wanted = {name: _of_changes(name, create) for name in changes} | {positions: _of_positions(positions, create)}
+    missing = [name for name in wanted if name not in known]
+    if expected and positions in missing:
+        raise lost(positions)
+    if missing:
+        if create is None:
+            raise _unknown(missing[0], 1 if missing[0] == positions else None)
+        for name in missing:
+            _create(admin, wanted[name], log)
+        known = _await(admin, missing, log)
+    found = {name: _described(admin, name, known[name], log, is_positions=name == positions) for name in wanted}
+    for name, recorded in changes.items():
+        check_count(name, found[name].partitions, recorded)
+    return StreamTopics({name: found[name] for name in changes}, found[positions])
+
+
+def check_count(name: str, partitions: int, recorded: int | None) -> None:
+    """Raise UsageError if a topic has another partition count than recorded (None: not yet)."""
+    if recorded is not None and partitions != recorded:
+        raise UsageError(
+            f"topic {name} has {partitions} partitions, but the stream began with {recorded}: the changes of a row "
+            "would no longer be in one partition, in order; begin a new epoch of the stream with a new topic",
+            topic=name,
+            partitions=partitions,
+            recorded=recorded,
+        )
+
+
+def check_unchanged(metadata: ClusterMetadata, topics: StreamTopics) -> None:
+    """Raise UsageError if a topic is no longer there, or no longer has the partitions that `prepare` found."""
+    for topic in topics.changes.values():
+        there = metadata.topics.get(topic.name)
+        if there is None or not there.partitions:
+            raise _unknown(topic.name, topic.partitions)
+        check_count(topic.name, len(there.partitions), topic.partitions)
+    if topics.positions.name not in metadata.topics:
+        raise lost(topics.positions.name)
+
+
+def lost(positions: str) -> UsageError:
+    """The error for positions that were written before and are gone."""
+    return UsageError(
+        f"the positions of the stream in topic {positions} are lost, though they were written before: stop, and ask "
+        "who deleted the topic or its records; restore it, or begin a new epoch of the stream with new topics",
+        topic=positions,
+    )
+
+
+def admin_client(settings: KafkaSettings, log: ClientLog) -> AdminClient:
+    """A client for topics. Raises UsageError for a setting that it does not take."""
+    try:
+        return AdminClient(settings.common_settings() | {"log_level": 4} | log.configuration())
+    except KafkaException as raised:
+        raise kafka_error(raised.args[0], "setting up the client", settings) from None
+
+
+def answer(futures: Mapping[Any, Future[T]]) -> T:
+    """The answer to an admin request for one thing. Raises KafkaException."""
+    (future,) = futures.values()
+    try:
+        return future.result(_ANSWER_S + 5)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer")) from None
+
+
+def _partitions(admin: AdminClient, log: ClientLog) -> dict[str, int]:
+    def listed(wait_s: float) -> dict[str, int]:
+        return {name: len(one.partitions) for name, one in admin.list_topics(timeout=wait_s).topics.items()}
+
+    return repeat(listed, "listing topics", log, serve=lambda: admin.poll(0), hosts_exist=False)
+
+
+def _of_changes(name: str, create: Creation | None) -> NewTopic | None:
+    return (
+        None
+        if create is None
+        else NewTopic(name, create.partitions, create.replication, config={"cleanup.policy": "delete"})
+    )
+
+
+def _of_positions(name: str, create: Creation | None) -> NewTopic | None:
+    return None if create is None else NewTopic(name, 1, create.replication, config={"cleanup.policy": "compact"})
+
+
+def _create(admin: AdminClient, topic: NewTopic | None, log: ClientLog) -> None:
+    assert topic is not None
+
+    def create(wait_s: float) -> None:
+        try:
+            answer(admin.create_topics([topic], request_timeout=_ANSWER_S))
+        except KafkaException as raised:
+            if raised.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # an earlier attempt, or another process
+                raise
+
+    repeat(create, f"creating topic {topic.topic}", log, serve=lambda: admin.poll(0))
+    _log.info("created topic %s with %d partitions", topic.topic, topic.num_partitions)
+
+
+def _await(admin: AdminClient, names: list[str], log: ClientLog) -> dict[str, int]:
+    """Wait until the brokers know new topics."""
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    while True:
+        known = _partitions(admin, log)
+        missing = [name for name in names if not known.get(name)]
+        if not missing:
+            return known
+        if time.monotonic() >= deadline:
+            raise TransientError(
+                f"topic {missing[0]} was created, but the brokers do not know it yet", topic=missing[0]
+            )
+        time.sleep(0.1)
+
+
+def _described(admin: AdminClient, name: str, partitions: int, log: ClientLog, *, is_positions: bool) -> Topic:
+    """Read a topic's configuration. Raises UsageError if the topic does not fit its use."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+
+    def describe(wait_s: float) -> dict[str, Any]:
+        return answer(admin.describe_configs([resource], request_timeout=_ANSWER_S))
+
+    entries = repeat(describe, f"reading the configuration of topic {name}", log, serve=lambda: admin.poll(0))
+    policies = {one.strip() for one in str(entries["cleanup.policy"].value).split(",")}
+    if is_positions:
+        if policies != {"compact"} or partitions != 1:
+            raise UsageError(
+                f"topic {name} cannot keep the stream's positions: it has {partitions} partitions and cleanup.policy="
+                f"{','.join(sorted(policies))}; it needs 1 partition and cleanup.policy=compact",
+                topic=name,
+            )
+    elif "compact" in policies:
+        raise UsageError(
+            f"topic {name} has cleanup.policy={','.join(sorted(policies))}: compaction would remove changes before "
+            "they are read; set cleanup.policy=delete",
+            topic=name,
+        )
+    return Topic(name, partitions, int(entries["max.message.bytes"].value))
+
+
+def _unknown(name: str, partitions: int | None) -> UsageError:
+    count = "N partitions" if partitions is None else "1 partition" if partitions == 1 else f"{partitions} partitions"
+    policy = " and cleanup.policy=compact" if partitions == 1 else ""
+    return UsageError(
+        f"unknown topic {name}: create it with {count}{policy}, or set create_topics: true; a user without the right "
+        "Describe on it does not see it either",
+        topic=name,
+    )

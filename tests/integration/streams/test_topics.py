@@ -1,0 +1,111 @@
+"""On a real broker: a stream does not begin with topics that would lose its changes or positions."""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import count
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from walferry.embedded.kafka import Broker
+from walferry.errors import UsageError
+from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.sink import Shard, Sink
+from walferry.streams.topics import Creation, positions_topic, prepare
+
+_numbers = count()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topics-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def settings(broker: Broker) -> KafkaSettings:
+    return KafkaSettings(bootstrap=broker.address)
+
+
+@pytest.fixture
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.address})
+
+
+def create(admin: AdminClient, name: str, partitions: int = 1, **config: str) -> None:
+    named = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, config=named)])[name].result(30)
+
+
+def test_missing_topics_are_created_as_the_stream_needs_them(settings: KafkaSettings, topic: str) -> None:
+    made = prepare(settings, {topic: None}, positions_topic(topic), create=Creation(3, 1))
+    assert (made.changes[topic].partitions, made.positions.partitions) == (3, 1)
+    assert made.changes[topic].max_message_bytes == 1048588
+    assert prepare(settings, {topic: 3}, positions_topic(topic), expected=True) == made
+
+
+def test_a_missing_topic_is_named_with_the_way_to_create_it(
+    settings: KafkaSettings, admin: AdminClient, topic: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"unknown topic {topic}: create it with N partitions, or set create_topics"):
+        prepare(settings, {topic: None}, positions_topic(topic))
+    create(admin, topic)
+    with pytest.raises(UsageError, match=r"positions: create it with 1 partition and cleanup.policy=compact"):
+        prepare(settings, {topic: None}, positions_topic(topic))
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_compacted_change_topic_is_refused(
+    settings: KafkaSettings, admin: AdminClient, topic: str, policy: str
+) -> None:
+    create(admin, topic, cleanup_policy=policy)
+    with pytest.raises(UsageError, match="compaction would remove changes"):
+        prepare(settings, {topic: None}, positions_topic(topic), create=Creation(1, 1))
+
+
+@pytest.mark.parametrize(("policy", "partitions"), [("delete", 1), ("compact,delete", 1), ("compact", 2)])
+def test_a_position_topic_that_could_lose_positions_is_refused(
+    settings: KafkaSettings, admin: AdminClient, topic: str, policy: str, partitions: int
+) -> None:
+    create(admin, positions_topic(topic), partitions, cleanup_policy=policy)
+    with pytest.raises(UsageError, match=r"it needs 1 partition and cleanup.policy=compact"):
+        prepare(settings, {topic: None}, positions_topic(topic), create=Creation(1, 1))
+
+
+def test_another_partition_count_than_recorded_is_refused_with_both(
+    settings: KafkaSettings, admin: AdminClient, topic: str
+) -> None:
+    made = prepare(settings, {topic: None}, positions_topic(topic), create=Creation(2, 1))
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
+    with pytest.raises(UsageError, match=r"has 5 partitions, but the stream began with 2.*new epoch"):
+        prepare(settings, {topic: 2}, positions_topic(topic))
+    with pytest.raises(UsageError, match=r"has 5 partitions, but the stream began with 2"):
+        Sink.open(settings, Shard("source", topic), made)
+
+
+def test_a_position_topic_that_was_there_and_is_gone_stops_the_stream(settings: KafkaSettings, topic: str) -> None:
+    with pytest.raises(UsageError, match="are lost, though they were written before: stop, and ask"):
+        prepare(settings, {topic: None}, positions_topic(topic), create=Creation(1, 1), expected=True)
+
+
+def test_a_limit_of_the_topic_is_read(settings: KafkaSettings, admin: AdminClient, topic: str) -> None:
+    create(admin, topic, max_message_bytes="5000")
+    made = prepare(settings, {topic: None}, positions_topic(topic), create=Creation(1, 1))
+    assert made.changes[topic].max_message_bytes == 5000
+    with Sink.open(settings, Shard("source", topic), made) as writer:
+        for _ in range(100):
+            writer.send(topic, 0, b"row", os.urandom(4000))
+        assert writer.commit({}) == 100
+
+
+def test_a_host_that_no_name_server_knows_is_the_user_s_to_correct() -> None:
+    started = time.monotonic()
+    with pytest.raises(UsageError, match=r"unknown host: no name server knows no-such-host.invalid:9092"):
+        prepare(KafkaSettings(bootstrap="no-such-host.invalid:9092"), {}, "positions")
+    assert time.monotonic() - started < 15
+
+
+def test_a_setting_that_the_client_does_not_know_is_the_user_s_to_correct(broker: Broker) -> None:
+    with pytest.raises(UsageError, match=r'No such configuration property: "sasl.such"'):
+        prepare(KafkaSettings(bootstrap=broker.address, client={"sasl.such": "x"}), {}, "positions")

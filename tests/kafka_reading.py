@@ -1,0 +1,50 @@
+"""What a consumer that reads committed messages sees of a topic, by a plain client without walferry."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One message as a consumer gets it."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: object
+
+
+def read(address: str, topic: str, partitions: int, *, committed: bool = True, timeout_s: float = 30) -> list[Seen]:
+    """Every message of a topic up to its end, in the order of each partition."""
+    settings = {
+        "bootstrap.servers": address,
+        "group.id": "reader",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed" if committed else "read_uncommitted",
+    }
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
+        seen: list[Seen] = []
+        ended: set[int | None] = set()
+        deadline = time.monotonic() + timeout_s
+        while len(ended) < partitions:
+            assert time.monotonic() < deadline, f"the end of {topic} is not reached"
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                partition = message.partition()
+                assert partition is not None
+                seen.append(Seen(partition, message.key(), message.value(), message.headers()))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
+        return seen
+    finally:
+        consumer.close()
