@@ -19,7 +19,7 @@ from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.notes.answers import drop_word
 from walferry.run.notes.ways_out import Way, ways_out
-from walferry.run.run import Run
+from walferry.run.run import LogRun, Run
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def withdraw(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> lis
     return ours
 
 
-def abort(run: Run, reason: str, *, target_is_open: bool = False, actor: str | None = None) -> dict[str, Any]:
+def abort(run: LogRun, reason: str, *, target_is_open: bool = False, actor: str | None = None) -> dict[str, Any]:
     """End the run as aborted and remove the objects that it created on the clusters; target tables stay as they are.
 
     Returns the facts of `objects.release`. Repeat the abort to remove objects that were left the first time. Once

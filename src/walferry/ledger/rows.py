@@ -14,7 +14,9 @@ from walferry.errors import class_of, message_of
 from walferry.refusals import GapKind, RefusalKind
 
 RunState = Literal["running", "done", "failed", "aborted"]
-RunKind = Literal["migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch", "pair"]
+RunKind = Literal[
+    "migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch", "pair", "stream"
+]  # fmt: skip
 PhaseState = Literal["running", "done", "failed"]
 ObjectState = Literal["planned", "made", "removed"]
 FileState = Literal["open", "sealed", "missing"]

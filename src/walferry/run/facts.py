@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import FenceKind
-from walferry.run.run import Run
+from walferry.run.run import LogRun
 
 _PHASES: dict[FenceKind, str] = {"start": "fence", "end": "end_fence"}
 _LINES = "lines of regions"
@@ -87,7 +87,7 @@ def note_opened(ledger: RunLedger) -> None:
         ledger.notes.keep(_OPENED, {"at_ms": at_ms})
 
 
-def fence_facts(run: Run, kind: FenceKind) -> FenceFacts:
+def fence_facts(run: LogRun, kind: FenceKind) -> FenceFacts:
     """Facts of a fence. Raises UsageError if the fence is not set yet."""
     return FenceFacts.model_validate(run.done(_PHASES[kind]))
 
@@ -104,11 +104,11 @@ def write_stop_facts(ledger: RunLedger) -> WriteStopFacts | None:
     return None if facts is None else WriteStopFacts.model_validate(facts)
 
 
-def keep_lines(run: Run, of: LinesOf, lines: Lines) -> None:
+def keep_lines(run: LogRun, of: LinesOf, lines: Lines) -> None:
     """Remember the lines of the regions before a cut."""
     run.ledger.notes.keep(_LINES, lines, of)
 
 
-def kept_lines(run: Run, of: LinesOf) -> Lines:
+def kept_lines(run: LogRun, of: LinesOf) -> Lines:
     """The lines that `keep_lines` recorded for a cut; none before that cut was made."""
     return run.ledger.notes.get(_LINES, of) or {}

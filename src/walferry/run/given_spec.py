@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -20,6 +21,12 @@ Connections = Callable[[str], Cluster]
 
 def load_spec(path: Path) -> Spec:
     """Read a spec from YAML. Raises UsageError, which names the file, the key and the fault."""
+    return parse_spec(read_yaml(path, "see migration.example.yaml"), origin=str(path))
+
+
+def read_yaml(path: Path, otherwise: str) -> dict[str, Any]:
+    """Read the keys of a spec. Raises UsageError, which names the file and says where it is no YAML; `otherwise`: what
+    to do if it has no keys."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -33,8 +40,8 @@ def load_spec(path: Path) -> Spec:
         what = getattr(error, "problem", None) or "unreadable"
         raise UsageError(f"{path} is not YAML{where}: {what}", file=str(path)) from error
     if not isinstance(content, dict):
-        raise UsageError(f"{path} is not a mapping of keys; see migration.example.yaml", file=str(path))
-    return parse_spec(content, origin=str(path))
+        raise UsageError(f"{path} is not a mapping of keys; {otherwise}", file=str(path))
+    return content
 
 
 def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
@@ -92,35 +99,50 @@ def cluster_from_connection(
         raise UsageError(f"connection {connection_id}: {describe_faults(error)}", connection=connection_id) from error
 
 
+@dataclass(frozen=True)
+class Connection:
+    """The fields of an Airflow connection. The password is a secret: it is in no text of this object."""
+
+    host: str | None
+    port: int | None
+    login: str | None
+    password: str | None = field(repr=False)
+    extra: Mapping[str, Any] = field(repr=False)
+
+
 def environment_connection(connection_id: str) -> Cluster:
-    """Read a connection from `AIRFLOW_CONN_<ID>`, as JSON or URI, as Airflow does."""
+    """Read a connection of type `hbase` from `AIRFLOW_CONN_<ID>`, as JSON or URI, as Airflow does."""
+    known = from_environment(connection_id, "write the cluster into the spec")
+    return cluster_from_connection(connection_id, known.host, known.port, known.extra, known.login)
+
+
+def from_environment(connection_id: str, otherwise: str) -> Connection:
+    """Read a connection of any type from `AIRFLOW_CONN_<ID>`, as JSON or URI, as Airflow does.
+
+    Raises UsageError, which never quotes the variable's value; `otherwise`: what else the user can do.
+    """
     variable = f"AIRFLOW_CONN_{connection_id.upper()}"
     text = os.environ.get(variable)
     if not text:
         raise UsageError(
-            f"connection {connection_id} is not known: set {variable}, or write the cluster into the spec",
-            connection=connection_id,
+            f"connection {connection_id} is not known: set {variable}, or {otherwise}", connection=connection_id
         )
     try:
-        host, port, login, extra = _json_connection(text) if text.lstrip().startswith("{") else _uri_connection(text)
+        return _json_connection(text) if text.lstrip().startswith("{") else _uri_connection(text)
     except (ValueError, TypeError, AttributeError):
         # The error's own text may quote the value, and with it a password.
         raise UsageError(f"{variable} is neither Airflow's JSON nor its URI format", connection=connection_id) from None
-    return cluster_from_connection(connection_id, host, port, extra, login)
-
-
-Connection = tuple[str | None, int | None, str | None, Mapping[str, Any]]
-"""host, port, login, extra"""
 
 
 def _json_connection(text: str) -> Connection:
     fields = json.loads(text)
     extra = fields.get("extra") or {}
     port = fields.get("port")
-    return (
+    return Connection(
         fields.get("host"),
         int(port) if port else None,
         fields.get("login"),
+        fields.get("password"),
         dict(json.loads(extra) if isinstance(extra, str) else extra),
     )
 
@@ -133,5 +155,7 @@ def _uri_connection(text: str) -> Connection:
     extra = dict(parse_qsl(parts.query))
     if "__extra__" in extra:  # Airflow writes extras here that a query cannot hold
         extra = json.loads(extra["__extra__"])
-    login = unquote(credentials.partition(":")[0])
-    return unquote(host), int(port) if port else None, login or None, extra
+    login, _, password = credentials.partition(":")
+    return Connection(
+        unquote(host), int(port) if port else None, unquote(login) or None, unquote(password) or None, extra
+    )

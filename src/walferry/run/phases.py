@@ -86,6 +86,12 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("drain_sealed", "apply what is sealed and not yet applied", ("fence",), spark=True, repeats=True),
     ),
     "watch": (),
+    "stream": (
+        Phase("plan", "examine the source and the topics, refuse what cannot be streamed"),
+        Phase("protect", "let a disabled replication peer keep the source's WALs", ("plan",)),
+        Phase("fence", "roll all WALs: the stream begins here", ("protect",)),
+        Phase("stream", "send every change to Kafka until a person ends it", ("fence",)),
+    ),
     "pair": (
         Phase("pass", "compare whole regions, or what was written since the last pass", spark=True, repeats=True),
     ),

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from walferry.errors import UsageError
 from walferry.ledger import RunRecord
-from walferry.run.spec import Cluster, Options, ResolvedSpec, Table, describe_faults
+from walferry.run.spec import Cluster, LogSpec, Options, ResolvedSpec, Table, describe_faults
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -33,6 +33,11 @@ class _Target(BaseModel):
 def spec_of(run: RunRecord) -> ResolvedSpec:
     """The whole spec. A watch has none: it has no name, target or tables."""
     return _read(ResolvedSpec, run, run.spec)
+
+
+def log_spec_of(run: RunRecord) -> LogSpec:
+    """The part of the spec about the source's log, of any kind of run that follows one."""
+    return _read(LogSpec, run, run.spec)
 
 
 def options_of(run: RunRecord) -> Options:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from walferry.errors import UsageError, WalferryError, as_recorded, is_transient
 from walferry.hbase.address import ClusterAddress
@@ -19,7 +19,7 @@ from walferry.run.fences import fences_of
 from walferry.run.heartbeat import beating
 from walferry.run.known_rows import KnownRows
 from walferry.run.phases import needed, phase_of
-from walferry.run.recorded_spec import source_of, source_tables, spec_of
+from walferry.run.recorded_spec import log_spec_of, source_of, source_tables, spec_of
 from walferry.run.spec import Cluster, TablePair
 from walferry.storage import FileSystem, open_hdfs
 from walferry.wal.cached_listing import CachedListing
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Run:
-    """A run of the ledger. Clients are opened at first use; `close` (or `with`) closes them."""
+class LogRun:
+    """A run of the ledger that follows a source's log. Clients are opened at first use; `close` (or `with`) closes
+    them."""
+
+    _CLIENTS: tuple[str, ...] = ("source", "source_files")
 
     def __init__(self, ledger: Ledger, record: RunRecord | str, actor: str | None = None) -> None:
         """`record`: the id of a run in the ledger, or a record that is not in it, for a dry run.
@@ -48,11 +51,10 @@ class Run:
                 f"run {self.record.run_id} is only the record of {self.record.owner}: it has no tables to work on",
                 run=self.record.run_id,
             )
-        self.spec = spec_of(self.record)
-        self.known_rows = KnownRows()
+        self.log_spec = log_spec_of(self.record)
         self.actor = actor or f"{user_name()}@{socket.gethostname()}"
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -63,7 +65,7 @@ class Run:
     def close(self) -> None:
         """Close the clients and the connections to file systems that were opened."""
         self.__dict__.pop("wal_listing", None)
-        for opened in ("source", "target", "source_files", "target_files"):
+        for opened in self._CLIENTS:
             client = self.__dict__.pop(opened, None)
             if client is not None:
                 client.close()
@@ -74,16 +76,9 @@ class Run:
         return self.record.run_id
 
     @property
-    def tables(self) -> list[TablePair]:
-        """The pairs of source and target tables."""
-        return list(self.spec.tables)
-
-    def pair(self, source_table: str) -> TablePair:
-        """The pair of a source table. Raises KeyError when it is not part of the run."""
-        for pair in self.tables:
-            if pair.source == source_table:
-                return pair
-        raise KeyError(source_table)
+    def source_tables(self) -> list[str]:
+        """The names of the source tables."""
+        return [pair.source for pair in self.log_spec.tables]
 
     @cached_property
     def source(self) -> HBaseClient:
@@ -91,19 +86,9 @@ class Run:
         return HBaseClient(self.source_address())
 
     @cached_property
-    def target(self) -> HBaseClient:
-        """The target cluster."""
-        return HBaseClient(self.target_address())
-
-    @cached_property
     def source_files(self) -> FileSystem:
         """The source's file system, with the copies of its WALs."""
-        return file_system(self.spec.source, self.source_address())
-
-    @cached_property
-    def target_files(self) -> FileSystem:
-        """The target's file system."""
-        return file_system(self.spec.target)
+        return file_system(self.log_spec.source, self.source_address())
 
     @cached_property
     def wal_listing(self) -> CachedListing:
@@ -112,12 +97,8 @@ class Run:
 
     def source_address(self, workers: int = 0) -> ClusterAddress:
         """The source, with copies of its WALs, for the driver or, with `workers`, for each of so many Spark workers."""
-        address = self.spec.source_address(workers)
+        address = self.log_spec.source_address(workers)
         return replace(address, copies=self.staged_folders, session_seconds=self._session_seconds)
-
-    def target_address(self) -> ClusterAddress:
-        """The target for the driver and for Spark workers."""
-        return replace(self.spec.target.address(), session_seconds=self._session_seconds)
 
     @property
     def log_times(self) -> LogTimes:
@@ -125,13 +106,6 @@ class Run:
         from walferry.settings import LogTimes  # here: Spark's workers import this module and need no settings
 
         return LogTimes.read()
-
-    @property
-    def writing(self) -> Writing:
-        """How much is sent to the target at a time, from this process's environment."""
-        from walferry.settings import Writing
-
-        return Writing.read()
 
     @cached_property
     def _session_seconds(self) -> float:
@@ -142,7 +116,7 @@ class Run:
     @property
     def staged_folder(self) -> str | None:
         """The URL of the run's folder for copies of the source's WALs; None unless it has `protect: stage`."""
-        return None if self.spec.stage is None else f"{as_url(self.spec.stage)}/{self.run_id}"
+        return None if self.log_spec.stage is None else f"{as_url(self.log_spec.stage)}/{self.run_id}"
 
     @cached_property
     def staged_folders(self) -> tuple[str, ...]:
@@ -153,7 +127,7 @@ class Run:
         own = self.staged_folder
         if self.record.kind != "window":
             return (own,) if own else ()
-        source = self.spec.source.address()
+        source = self.log_spec.source.address()
         found = [
             item.name
             for run_id, item in self.ledger.objects.of_all_runs("folder")
@@ -164,22 +138,12 @@ class Run:
     @property
     def source_root(self) -> str:
         """HBase's root folder on the source's file system, without a trailing slash."""
-        return self.spec.source.address().root_path
+        return self.log_spec.source.address().root_path
 
     @property
     def wal_root(self) -> str:
         """The folder with WALs/ and oldWALs/ on the source's file system, without a trailing slash."""
-        return self.spec.source.address().wal_path
-
-    @property
-    def target_root(self) -> str:
-        """HBase's root folder on the target's file system, without a trailing slash."""
-        return self.spec.target.address().root_path
-
-    @property
-    def target_wal_root(self) -> str:
-        """The folder with WALs/ and oldWALs/ on the target's file system, without a trailing slash."""
-        return self.spec.target.address().wal_path
+        return self.log_spec.source.address().wal_path
 
     def is_due(self, phase: str, subject: str = "") -> bool:
         """Whether a phase is still to be done. A phase that repeats always is.
@@ -224,7 +188,7 @@ class Run:
     def require_needs(self, phase: str, subject: str = "") -> None:
         """Raise PhaseNotReadyError unless the ledger records every phase as done that this one needs. Airflow's task
         states do not count."""
-        kind, tables = self.record.kind, [pair.source for pair in self.tables]
+        kind, tables = self.record.kind, self.source_tables
         done = {(known.phase, known.subject) for known in self.ledger.phases.all() if known.state == "done"}
         missing = [step for step in needed(phase_of(kind, phase), kind, subject, tables) if step not in done]
         if missing:
@@ -254,6 +218,61 @@ class Run:
     def peer(self) -> str:
         """Id of the replication peer that keeps the source's WALs (HBase forbids '-' in peer ids)."""
         return f"walferry_{self.run_id.replace('-', '_')}"
+
+
+class Run(LogRun):
+    """A run that also has a target."""
+
+    _CLIENTS = ("source", "target", "source_files", "target_files")
+
+    def __init__(self, ledger: Ledger, record: RunRecord | str, actor: str | None = None) -> None:
+        """As `LogRun`."""
+        super().__init__(ledger, record, actor)
+        self.spec = spec_of(self.record)
+        self.known_rows = KnownRows()
+
+    @property
+    def tables(self) -> list[TablePair]:
+        """The pairs of source and target tables."""
+        return list(self.spec.tables)
+
+    def pair(self, source_table: str) -> TablePair:
+        """The pair of a source table. Raises KeyError when it is not part of the run."""
+        for pair in self.tables:
+            if pair.source == source_table:
+                return pair
+        raise KeyError(source_table)
+
+    @cached_property
+    def target(self) -> HBaseClient:
+        """The target cluster."""
+        return HBaseClient(self.target_address())
+
+    @cached_property
+    def target_files(self) -> FileSystem:
+        """The target's file system."""
+        return file_system(self.spec.target)
+
+    def target_address(self) -> ClusterAddress:
+        """The target for the driver and for Spark workers."""
+        return replace(self.spec.target.address(), session_seconds=self._session_seconds)
+
+    @property
+    def writing(self) -> Writing:
+        """How much is sent to the target at a time, from this process's environment."""
+        from walferry.settings import Writing
+
+        return Writing.read()
+
+    @property
+    def target_root(self) -> str:
+        """HBase's root folder on the target's file system, without a trailing slash."""
+        return self.spec.target.address().root_path
+
+    @property
+    def target_wal_root(self) -> str:
+        """The folder with WALs/ and oldWALs/ on the target's file system, without a trailing slash."""
+        return self.spec.target.address().wal_path
 
     def snapshot(self, source_table: str) -> str:
         """Name of the snapshot of a source table, on both sides."""

@@ -344,6 +344,26 @@ class Spec(Options):
         return self
 
 
+class LogSpec(BaseModel):
+    """What every run that follows a log has recorded, whatever it does with the log; other keys are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    source: Cluster
+    tables: list[Table]
+    protect: Literal["peer", "stage"] = "peer"
+    stage: str | None = None
+    source_requests: SourceRequests = SourceRequests()
+
+    def source_address(self, workers: int = 0) -> ClusterAddress:
+        """The source for the driver or, with `workers`, for each of that many Spark workers.
+
+        The driver may send half of the requests that `source_requests` allows; the workers share the other half.
+        """
+        address = replace(self.source.address(), rates=self.source_requests.rates())
+        return address.shared_by(2 * max(1, workers))
+
+
 class ResolvedSpec(Spec):
     """A spec with its connections resolved, so that every process of the run uses the same addresses."""
 
@@ -356,13 +376,16 @@ class ResolvedSpec(Spec):
             raise ValueError("apply: thrift needs the address of the target's Thrift server (thrift: host:port)")
         return self
 
-    def source_address(self, workers: int = 0) -> ClusterAddress:
-        """The source for the driver or, with `workers`, for each of that many Spark workers.
+    def source_address(self) -> ClusterAddress:
+        """The source for the driver."""
+        return self.log().source_address()
 
-        The driver may send half of the requests that `source_requests` allows; the workers share the other half.
-        """
-        address = replace(self.source.address(), rates=self.source_requests.rates())
-        return address.shared_by(2 * max(1, workers))
+    def log(self) -> LogSpec:
+        """The part about the source's log."""
+        return LogSpec(
+            source=self.source, tables=self.tables, protect=self.protect, stage=self.stage,
+            source_requests=self.source_requests,
+        )  # fmt: skip
 
     @property
     def writer_kind(self) -> WriterKind:

@@ -195,7 +195,7 @@ def test_driver_and_workers_together_keep_to_the_requests_that_the_spec_allows(t
     spec = SPEC | {"source_requests": {"namenode": 40, "region_servers": 10}}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        driver, worker = run.source.address.rates, run.spec.source_address(workers=4).rates
+        driver, worker = run.source.address.rates, run.log_spec.source_address(workers=4).rates
         assert driver == RequestRates(namenode=20, region_servers=5)
         assert worker == RequestRates(namenode=5, region_servers=1.25)
         assert run.target.address.rates == RequestRates()

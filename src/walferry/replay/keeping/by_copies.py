@@ -28,7 +28,7 @@ from walferry.ledger import StagedFile
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import Retention, retention_now
 from walferry.run.progress.exposure import Exposure, note_exposure
-from walferry.run.run import Run, file_system
+from walferry.run.run import LogRun, file_system
 from walferry.storage import FileSystem
 from walferry.wal.copies import open_folder
 from walferry.wal.files import Place, WalFile, if_sealed, list_live, list_wals
@@ -59,7 +59,7 @@ class _Stage:
     path: str
 
 
-def begin(run: Run) -> dict[str, Any]:
+def begin(run: LogRun) -> dict[str, Any]:
     """Create the run's folder. Copying begins with the start fence (`tend`). Facts: folder, groups."""
     if run.record.kind != "migration":
         raise UsageError(f"protect: stage is only for migrations, and {run.run_id} is a {run.record.kind}; use peer")
@@ -80,7 +80,7 @@ def try_writing(files: FileSystem, folder: str) -> None:
     files.delete(probe)
 
 
-def require(run: Run) -> None:
+def require(run: LogRun) -> None:
     """Raise StageLostError if the folder with the copies no longer exists."""
     stage = _stage(run)
     if stage.files.status(stage.path) is None:
@@ -91,17 +91,17 @@ def require(run: Run) -> None:
         )  # fmt: skip
 
 
-def kept(run: Run) -> set[str]:
+def kept(run: LogRun) -> set[str]:
     """Names of the files that have a copy according to the ledger."""
     return {file.name for file in run.ledger.staged.there()}
 
 
-def why_missing(run: Run, name: str) -> str:
+def why_missing(run: LogRun, name: str) -> str:
     """What probably happened to a file that had a copy."""
     return f"it was copied to {_url(run)}/{name}, and somebody has deleted the copy"
 
 
-def let_go(run: Run, keep_hours: float | None = None) -> list[str]:
+def let_go(run: LogRun, keep_hours: float | None = None) -> list[str]:
     """Delete the copies that are applied for all tables and older than `keep_hours`. Returns their names.
 
     `keep_hours` defaults to the run's setting.
@@ -117,7 +117,7 @@ def let_go(run: Run, keep_hours: float | None = None) -> list[str]:
     return sorted(applied)
 
 
-def tend(run: Run) -> float | None:
+def tend(run: LogRun) -> float | None:
     """Copy every closed file that has no copy yet. Returns the seconds until the next call; None: no further call.
 
     A file that cannot be copied does not stop the others. Once those are copied, raises the first error: a
@@ -167,11 +167,11 @@ def tend(run: Run) -> float | None:
     return pause_seconds(kept.ttl_seconds)
 
 
-def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
+def take_stock(run: LogRun, listed: Sequence[WalFile]) -> None:
     """Nothing to do: `tend` lists the source's files more often."""
 
 
-def _note(run: Run, waiting: Sequence[WalFile], looked_ms: int) -> Retention:
+def _note(run: LogRun, waiting: Sequence[WalFile], looked_ms: int) -> Retention:
     """Record what is kept, and which of the `waiting` files, closed but not copied, the cleaner would delete first. Log
     and audit an error if the previous look was too long ago."""
     kept = retention_now(run)
@@ -265,12 +265,12 @@ def _sweep(stage: _Stage) -> None:
                 log.warning("cannot delete %s, which a killed process left behind: %s", status.path, error)
 
 
-def _is_over(run: Run) -> bool:
+def _is_over(run: LogRun) -> bool:
     """Whether nobody needs the log any more: the last gate was passed, or the run was ended."""
     return run.ledger.phases.facts("check_drain") is not None or run.ledger.record.state != "running"
 
 
-def _leave(run: Run) -> None:
+def _leave(run: LogRun) -> None:
     """Remove the folder again: a copy may have been written just after a release or an abort removed it."""
     if run.ledger.phases.find("release") is not None or run.ledger.record.state != "running":
         stage = _stage(run)
@@ -280,13 +280,13 @@ def _leave(run: Run) -> None:
             log.warning("%s cannot be deleted: if it is still there, delete it yourself: %s", _url(run), error)
 
 
-def _url(run: Run) -> str:
+def _url(run: LogRun) -> str:
     url = run.staged_folder
     if url is None:
         raise UsageError(f"run {run.run_id} has no folder for copies of WALs", run=run.run_id)
     return url
 
 
-def _stage(run: Run) -> _Stage:
-    source = file_system(run.spec.source, run.spec.source_address())
+def _stage(run: LogRun) -> _Stage:
+    source = file_system(run.log_spec.source, run.log_spec.source_address())
     return _Stage(source, run.wal_root, *open_folder(_url(run), run.source.address.user))

@@ -20,7 +20,7 @@ from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import retention_now
 from walferry.request_meter import unhindered_s
 from walferry.run.progress.exposure import Exposure, note_exposure
-from walferry.run.run import Run
+from walferry.run.run import LogRun
 from walferry.wal.files import Place, WalFile, list_live, list_wals
 
 log = logging.getLogger(__name__)
@@ -34,12 +34,12 @@ NAMES_EVERY_LOG = True
 """whether `kept` names every log that holds an edit, so that the archive need not be listed for other logs"""
 
 
-def begin(run: Run) -> dict[str, Any]:
+def begin(run: LogRun) -> dict[str, Any]:
     """Add the peer and wait until the current WAL of every group is in its queue. Facts: peer, groups."""
     return {"peer": run.peer, "groups": _add(run, run.peer)}
 
 
-def _add(run: Run, peer: str) -> list[str]:
+def _add(run: LogRun, peer: str) -> list[str]:
     """Add a peer, unless an earlier attempt did. Returns the WAL groups whose logs the peer keeps from now on."""
     there = peer in run.source.peers()
     plan_own(run, "source", "peer", peer, there=there)
@@ -49,7 +49,7 @@ def _add(run: Run, peer: str) -> list[str]:
     return _await_queues(run, peer)
 
 
-def let_go(run: Run, keep_hours: float | None = None) -> str | None:
+def let_go(run: LogRun, keep_hours: float | None = None) -> str | None:
     """Release the source's applied WALs. Call this from time to time, since a run may last for weeks.
 
     A disabled peer's queue only grows. So after `keep_hours` (default: the run's setting), or once the queue has
@@ -92,17 +92,17 @@ def let_go(run: Run, keep_hours: float | None = None) -> str | None:
     return older.name
 
 
-def _longest_queue(run: Run, peer: str) -> int:
+def _longest_queue(run: LogRun, peer: str) -> int:
     return max(map(len, run.source.peer_queues(peer).values()), default=0)
 
 
-def _own_peers(run: Run) -> list[ClusterObject]:
+def _own_peers(run: LogRun) -> list[ClusterObject]:
     """The peers that the run has, or is about to add, oldest first."""
     objects = run.ledger.objects.all()
     return [o for o in objects if o.kind == "peer" and o.state != "removed"]
 
 
-def _await_queues(run: Run, peer: str) -> list[str]:
+def _await_queues(run: LogRun, peer: str) -> list[str]:
     # Adding a peer is asynchronous on the region servers: only the queue shows that a WAL is kept.
     deadline = unhindered_s() + QUEUE_SECONDS
     while True:
@@ -127,7 +127,7 @@ class PeerChangedError(WalferryError):
     """Somebody removed or enabled the run's peer, so that nothing keeps the WALs; fact `peer`."""
 
 
-def require(run: Run) -> None:
+def require(run: LogRun) -> None:
     """Raise PeerChangedError unless the run's peers are disabled and the newest one exists. Check this in each round:
     an enabled peer releases WALs at once, and without a peer the cleaner deletes them."""
     made = [o.name for o in _own_peers(run) if o.state == "made"]
@@ -147,22 +147,22 @@ def require(run: Run) -> None:
             )
 
 
-def kept(run: Run, *peers: str) -> set[str]:
+def kept(run: LogRun, *peers: str) -> set[str]:
     """Names of the WAL files in the queues of these peers; by default, of all the run's peers."""
     queues = [run.source.peer_queues(peer) for peer in peers or [o.name for o in _own_peers(run)]]
     return {name for queue in queues for names in queue.values() for name in names}
 
 
-def why_missing(run: Run, name: str) -> str:
+def why_missing(run: LogRun, name: str) -> str:
     """What probably happened to a file that is in the queue."""
     return f"HBase keeps it for the peer {run.peer}, so somebody removed it: the NameNode's audit log shows who"
 
 
-def tend(run: Run) -> None:
+def tend(run: LogRun) -> None:
     """Nothing to do: HBase maintains the peer's queue."""
 
 
-def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
+def take_stock(run: LogRun, listed: Sequence[WalFile]) -> None:
     """Note how much of the source's disk is used by WALs that only the run's peers still keep: WALs past their time to
     live and in no other peer's queue. `listed`: a listing of the whole archive."""
     retention = retention_now(run)

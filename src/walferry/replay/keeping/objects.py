@@ -7,6 +7,7 @@ from typing import Any
 
 from walferry.apply.bulk_loader import staging_folder
 from walferry.errors import UsageError
+from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
 from walferry.replay.rights import lease
@@ -14,7 +15,7 @@ from walferry.replay.rights.durability import restore
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.progress.states import label
-from walferry.run.run import Run, RunEndedError
+from walferry.run.run import LogRun, Run, RunEndedError
 from walferry.wal.copies import open_folder
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ LEASE_SECONDS = 90.0
 """how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's lease"""
 
 
-def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, there: bool) -> None:
+def plan_own(run: LogRun, cluster: ClusterSide, kind: ObjectKind, name: str, *, there: bool) -> None:
     """Record that the run is about to create an object. `there`: the object exists, from an earlier attempt of the run.
 
     Raises ForeignObjectError if the object exists but this run did not plan it: a run with the same id in another
@@ -39,7 +40,7 @@ def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, the
     run.ledger.objects.plan(cluster, kind, name)
 
 
-def made(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
+def made(run: LogRun, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
     """Record that an object was created.
 
     If the run was ended in the meantime, removes the run's objects from the clusters and raises RunEndedError: the
@@ -56,7 +57,7 @@ class ForeignObjectError(UsageError):
     """An object that this run is about to create already exists; facts `cluster`, `kind`, `name`."""
 
 
-def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
+def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
     """Remove every object that the run created on the clusters. Only at the end of a run or at an explicit abort.
 
     Once the target is open, source tables that the run set READONLY stay so, to keep late writers out; an abort before
@@ -97,7 +98,10 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         removed.append(name)
         log.info("removed %s", name)
     try:  # last, since this may wait for a lease
-        restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
+        at_work = bool(underway)
+        restored, others = (
+            restore(run, at_work=at_work, wait_seconds=LEASE_SECONDS) if isinstance(run, Run) else ([], [])
+        )
     except Exception as error:
         errors.append(error)
         others, restored = [f"DURABILITY of the tables of run {run.run_id}"], []
@@ -117,19 +121,25 @@ def named(item: ClusterObject) -> str:
     return f"{item.kind} {item.name}" + ("" if item.kind == "folder" else f" at the {item.cluster}")
 
 
-def _remove(run: Run, item: ClusterObject) -> bool:
+def _remove(run: LogRun, item: ClusterObject) -> bool:
     """Remove an object, or lift READONLY. Returns whether the object existed."""
-    client = run.source if item.cluster == "source" else run.target
+    if item.cluster == "source":
+        return _remove_at(run.source, item)
+    assert isinstance(run, Run), f"{run.run_id} has no target"
+    if item.kind == "staging folder":
+        table = next(pair.target for pair in run.tables if staging_folder(run.target_root, pair.target) == item.name)
+        holder = lease.holder_of(run.target.zk, table)
+        if holder is not None and not lease.is_of(run.run_id, holder):
+            return False  # the lease's new holder has removed this run's files, and stages its own there
+        return run.target_files.delete(item.name, recursive=True)
+    return _remove_at(run.target, item)
+
+
+def _remove_at(client: HBaseClient, item: ClusterObject) -> bool:
     if item.kind == "peer":
         return item.name in client.peers() and client.remove_peer(item.name)
     if item.kind == "snapshot":
         return client.delete_snapshot(item.name)
-    if item.kind == "staging folder":
-        table = next(pair.target for pair in run.tables if staging_folder(run.target_root, pair.target) == item.name)
-        holder = lease.holder_of(client.zk, table)
-        if holder is not None and not lease.is_of(run.run_id, holder):
-            return False  # the lease's new holder has removed this run's files, and stages its own there
-        return run.target_files.delete(item.name, recursive=True)
     if item.kind == "folder":
         files, path = open_folder(item.name, client.address.user)
         return files.delete(path, recursive=True)
@@ -138,7 +148,7 @@ def _remove(run: Run, item: ClusterObject) -> bool:
     return True
 
 
-def _phases_at_work(run: Run) -> list[str]:
+def _phases_at_work(run: LogRun) -> list[str]:
     """The phases on which a live process works: a process whose phase is recorded as running may have been killed."""
     signs = alive(run.ledger)
     begun = [label(phase) for phase in run.ledger.phases.all() if phase.state == "running" and phase.phase != "release"]

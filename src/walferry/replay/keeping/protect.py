@@ -15,7 +15,7 @@ from walferry.background import beside
 from walferry.errors import GateShutError, WalferryError
 from walferry.replay.keeping import by_copies, by_peer
 from walferry.replay.keeping.objects import release
-from walferry.run.run import Run
+from walferry.run.run import LogRun, Run
 from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
@@ -29,45 +29,45 @@ class Protection(Protocol):
     NAMES_EVERY_LOG: bool
     """whether `kept` names every log that holds an edit, so that the archive need not be listed for other logs"""
 
-    def begin(self, run: Run) -> dict[str, Any]:
+    def begin(self, run: LogRun) -> dict[str, Any]:
         """Begin to keep the log that is written from now on. Idempotent; returns facts for the phase."""
 
-    def require(self, run: Run) -> None:
+    def require(self, run: LogRun) -> None:
         """Raise unless the log is being kept."""
 
-    def kept(self, run: Run) -> set[str]:
+    def kept(self, run: LogRun) -> set[str]:
         """Names of the WAL files that are kept. Each of them is required until it is applied (R1)."""
 
-    def let_go(self, run: Run) -> object:
+    def let_go(self, run: LogRun) -> object:
         """Release files that are applied and were kept for long enough. Idempotent; called from time to time."""
 
-    def tend(self, run: Run) -> float | None:
+    def tend(self, run: LogRun) -> float | None:
         """Do the work that runs beside all phases. Returns the seconds until the next call; None: no further call."""
 
-    def take_stock(self, run: Run, listed: Sequence[WalFile]) -> None:
+    def take_stock(self, run: LogRun, listed: Sequence[WalFile]) -> None:
         """Note what is kept (`run.progress.exposure`), given a listing of the whole archive."""
 
-    def why_missing(self, run: Run, name: str) -> str:
+    def why_missing(self, run: LogRun, name: str) -> str:
         """What probably happened to a file that was kept and is missing: a sentence without the full stop."""
 
 
 _WAYS: dict[str, Protection] = {"peer": by_peer, "stage": by_copies}
 
 
-def way_of(run: Run) -> Protection:
+def way_of(run: LogRun) -> Protection:
     """How the run keeps the source's log."""
-    return _WAYS[run.spec.protect]
+    return _WAYS[run.log_spec.protect]
 
 
 @contextmanager
-def tended(run: Run) -> Iterator[None]:
+def tended(run: LogRun) -> Iterator[None]:
     """Run the protection's `tend` in a thread until the block ends."""
     way = way_of(run)
     with beside(lambda ended: tend(run, way, ended.wait), "protection"):
         yield
 
 
-def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:
+def tend(run: LogRun, way: Protection, wait: Callable[[float], bool]) -> None:
     """Call a protection's `tend` until it returns None, or until `wait`, which gets seconds, returns True.
 
     Retries after every error: there is time before a file is lost, and the status shows how much
@@ -82,12 +82,12 @@ def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:
             pause = AGAIN_SECONDS
 
 
-def protect(run: Run) -> dict[str, Any]:
+def protect(run: LogRun) -> dict[str, Any]:
     """The phase `protect`: begin to keep the source's log."""
     return run.once("protect", lambda: way_of(run).begin(run))
 
 
-def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
+def take_stock(run: LogRun, listed: Sequence[WalFile]) -> None:
     """Note what is kept, given a listing of the whole archive. Errors are only logged, since nothing depends on it."""
     try:
         way_of(run).take_stock(run, listed)
@@ -95,7 +95,7 @@ def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
         log.warning("cannot determine how much of the source's log is kept: %s", error)
 
 
-def not_applied(run: Run, kept: Collection[str]) -> set[str]:
+def not_applied(run: LogRun, kept: Collection[str]) -> set[str]:
     """The kept files that are not applied for every table of the run.
 
     A peer's queue names every file that was ever added to it, so files once found applied are not looked up again.

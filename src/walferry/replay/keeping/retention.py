@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from walferry.clock import now_ms
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.server_pages import number, some_settings
-from walferry.run.run import Run
+from walferry.run.run import LogRun
 
 TTL = "hbase.master.logcleaner.ttl"
 INTERVAL = "hbase.master.cleaner.interval"
@@ -42,7 +42,7 @@ def retention_of(source: HBaseClient) -> Retention:
     )
 
 
-def retention_now(run: Run) -> Retention:
+def retention_now(run: LogRun) -> Retention:
     """The settings of a run's source, read again every ten minutes."""
     kept = run.ledger.notes.get(_NOTE)
     if kept is not None and now_ms() - kept["at_ms"] < ASK_SECONDS * 1000:

@@ -32,7 +32,7 @@ from walferry.replay.keeping.protect import not_applied, take_stock, way_of
 from walferry.replay.log.idle import idle_servers
 from walferry.request_meter import unhindered_s
 from walferry.run.facts import FenceFacts, Lines, keep_lines
-from walferry.run.run import Run
+from walferry.run.run import LogRun
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
 from walferry.wal.open import bytes_held
 
@@ -136,14 +136,14 @@ def regions_if_exists(client: HBaseClient, table: str) -> list[Region]:
         return []
 
 
-def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> Cut:
+def cut_log(run: LogRun, *, whole: bool = False, applied: Lines | None = None) -> Cut:
     """Roll the source's WALs and wait until each group has a new file and its previous file is closed.
 
     `whole`: list all archived files, not only those that matter to the run (`_with_archive`). `applied`: the lines of
     the last applied cut; while they are unchanged, servers to which nothing was written since are not rolled.
     Raises TransientError if the rolls are not finished within a minute.
     """
-    names = [pair.source for pair in run.tables]
+    names = run.source_tables
     started_ms = time.time_ns() // 1_000_000
     before = {name: lines_of(run.source, name, regions_if_exists(run.source, name)) for name in names}
     servers = run.source.servers()
@@ -197,7 +197,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     return Cut(started_ms, before, after, files, current, regions, run.wal_listing.whole)
 
 
-def _roll(run: Run, server: Server, deadline: float) -> None:
+def _roll(run: LogRun, server: Server, deadline: float) -> None:
     """Keep asking a server to roll its WALs until it answers or counts as dead: a dead server's ZooKeeper session may
     end late."""
     told = False
@@ -217,7 +217,7 @@ def _roll(run: Run, server: Server, deadline: float) -> None:
         time.sleep(1.0)
 
 
-def _with_archive(run: Run, live: Sequence[WalFile], *, whole: bool) -> list[WalFile]:
+def _with_archive(run: LogRun, live: Sequence[WalFile], *, whole: bool) -> list[WalFile]:
     """The live files, and the archived files that matter: seen or queued for the run's peer, and not applied yet.
 
     A log that was created, closed and archived since the last cut is in the peer's queue, or holds no edit
@@ -235,13 +235,13 @@ def _with_archive(run: Run, live: Sequence[WalFile], *, whole: bool) -> list[Wal
     return run.wal_listing.with_archive(live, expected, whole=whole)
 
 
-def quiet_cut(run: Run) -> Cut:
+def quiet_cut(run: LogRun) -> Cut:
     """A cut during which no region of the run's tables moved. Raises TransientError after two minutes without one."""
     return cut_until(run, lambda cut: [table for table in cut.before if not cut.is_quiet(table)], whole=True)
 
 
 def cut_until(
-    run: Run, moving: Callable[[Cut], Collection[str]], *, whole: bool = False, applied: Lines | None = None
+    run: LogRun, moving: Callable[[Cut], Collection[str]], *, whole: bool = False, applied: Lines | None = None
 ) -> Cut:
     """Cut the log, as `cut_log` does, until `moving` returns no table whose moves spoil the cut.
 
@@ -266,7 +266,7 @@ def cut_until(
         time.sleep(1.0)
 
 
-def await_archive(run: Run) -> list[WalFile]:
+def await_archive(run: LogRun) -> list[WalFile]:
     """Wait until HBase has split and archived dead servers' logs, and list all WAL files. Raises TransientError after
     two minutes."""
     deadline = unhindered_s() + SPLIT_SECONDS
@@ -297,7 +297,7 @@ def newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
 # ------------------------------------------------------------------ fences
 
 
-def start_fence(run: Run) -> FenceFacts:
+def start_fence(run: LogRun) -> FenceFacts:
     """Cut the log and record, for every group that exists now, where replay begins.
 
     Every edit that a later snapshot lacks is at or past these positions. The snapshot has all edits of dead servers'
@@ -333,7 +333,7 @@ def _start_positions(cut: Cut) -> list[LogPosition]:
     return positions
 
 
-def end_fence(run: Run) -> FenceFacts:
+def end_fence(run: LogRun) -> FenceFacts:
     """Cut the log after writes have stopped: replay ends at the positions recorded here."""
 
     def work() -> dict[str, Any]:
@@ -348,7 +348,7 @@ def end_fence(run: Run) -> FenceFacts:
     return FenceFacts.model_validate(run.once("end_fence", work))
 
 
-def see(run: Run, cut: Cut) -> list[WalFile]:
+def see(run: LogRun, cut: Cut) -> list[WalFile]:
     """Record every file at or after the start fence in the ledger. Returns those that are before the cut.
 
     If the whole archive was listed, applied files that no longer exist at the source are folded.
@@ -363,7 +363,7 @@ def see(run: Run, cut: Cut) -> list[WalFile]:
     return [file for file in wanted if file.name in below]
 
 
-def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> None:
+def record_seen(run: LogRun, files: Iterable[WalFile], sealed: Collection[str]) -> None:
     """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more.
 
     The listing does not show whether an open file holds anything, so each call opens such a file until an entry is

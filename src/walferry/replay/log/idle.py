@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from walferry.errors import TransientError
 from walferry.hbase.zookeeper import Server
-from walferry.run.run import Run
+from walferry.run.run import LogRun
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +34,13 @@ class _Seen(BaseModel):
 
 
 def idle_servers(
-    run: Run, servers: Sequence[Server], now_ms: int, *, may_rest: bool
+    run: LogRun, servers: Sequence[Server], now_ms: int, *, may_rest: bool
 ) -> tuple[set[str], Callable[[], None]]:
     """Names of the servers that need not be rolled at a cut that begins now, and a function to call after the rolls.
 
     With `may_rest` False there are none. Servers that do not report their counts, or do not answer, are always rolled.
     """
-    tables = {pair.source for pair in run.tables}
+    tables = set(run.source_tables)
     before = {name: _Seen.model_validate(kept) for name, kept in (run.ledger.notes.get(_SEEN) or {}).items()}
     seen: dict[str, _Seen] = {}
     idle = set()

@@ -30,6 +30,8 @@ def work_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord],
     """The state while a process does a phase."""
     done = {p.phase for p in phases if p.state == "done"}
     at_work = {p.phase for p in live}
+    if "stream" in at_work:
+        return _streaming(ledger, run, live)
     if "replay" in at_work or "approve" in at_work or "write_stop" in at_work:
         return _following(ledger, run, done, live)
     newest = live[-1]
@@ -46,6 +48,16 @@ def work_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord],
         if newest.phase != "release":
             return state_at(name, f"{_what(run, newest)}{since}", newest, run, step)
     return state_at("working", _what(run, newest), newest, run)
+
+
+def _streaming(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> State:
+    stream = next(p for p in live if p.phase == "stream")
+    lag = lag_of(ledger)
+    measured = f"lag {lag.seconds:.0f} s" if lag.seconds is not None else lag.unknown
+    if caught_up(ledger):
+        step = f"none: the stream goes on until `walferry abort {run.name} --reason …`"
+        return state_at("following", f"every change is sent to Kafka: {measured}", stream, run, step)
+    return state_at("catching up", f"every change is sent to Kafka: {measured}", stream, run)
 
 
 def with_wait(ledger: RunLedger, state: State) -> State:

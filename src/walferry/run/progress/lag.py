@@ -109,7 +109,7 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         if oldest_waiting_ms is None:
             return Lag(None, "hbase_wal_watch measures the lag of a drain", longest)
         return Lag(round(max(0, now - oldest_waiting_ms) / 1000, 1), "", longest)
-    if not any(phase.name == "replay" for phase in phases_of(run.kind)):
+    if not any(phase.name in ("replay", "stream") for phase in phases_of(run.kind)):
         return Lag(None, f"a run of kind {run.kind} follows no log", longest)
     if ledger.phases.facts("drain") is not None:
         return Lag(None, "all is applied up to the end fence", longest)

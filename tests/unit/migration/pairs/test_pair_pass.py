@@ -171,7 +171,7 @@ def test_a_dry_run_says_whether_there_would_be_a_second_reader(both: Run, capsys
         "no row would be read by a second reader: no Thrift server of the source and of the target is known (`thrift`)"
     )
     assert capsys.readouterr().out.splitlines()[-1] == none
-    for side in (both.spec.source, both.spec.target):
+    for side in (both.spec.source, both.spec.target, both.log_spec.source):
         side.__dict__["thrift"] = "127.0.0.1:1"
     plan = describe_plan(both, planned(both))
     assert plan["second_reader"] == {"rows": 1000, "why": ""}

@@ -1,0 +1,1 @@
+-- Runs of kind `stream`. The list of kinds is a constraint of the table `runs`; the files beside this one replace it.
