@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "run",
         "spark",
         "replay",
+        "streams",
         "migration",
     }
     | {"checks", "cutover", "process", "pipeline"},

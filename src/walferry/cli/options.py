@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from walferry.errors import UsageError
 from walferry.process import open_ledger
 
 if TYPE_CHECKING:
@@ -75,3 +76,15 @@ def owner() -> str:
     from walferry.ledger import user_name
 
     return f"cli {user_name()}"
+
+
+def require_idle_name(book: Ledger, name: str) -> None:
+    """Raise RunBusyError if a live process works on the unfinished run of that name."""
+    from walferry.run.heartbeat import require_idle
+
+    try:
+        run = book.find(name)
+    except UsageError:
+        return  # there is no run of that name yet
+    if run.state == "running":
+        require_idle(book.of(run.run_id))

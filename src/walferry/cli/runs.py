@@ -24,8 +24,10 @@ from walferry.cli.options import (
     existing,
     owner,
     print_json,
+    require_idle_name,
     resolved,
 )
+from walferry.cli.streams import go_on_streaming
 from walferry.errors import UsageError, WalferryError
 from walferry.process import open_ledger
 
@@ -73,7 +75,7 @@ def start(
             print(f"would run: {', '.join(_phases())}")
         return
     with open_ledger(ledger) as book:
-        _require_idle(book, wanted.name)
+        require_idle_name(book, wanted.name)
         run = book.open_run(wanted.name, owner(), wanted.as_recorded(), owner())
         _go(book, run.run_id, yes, reports, as_json)
 
@@ -251,21 +253,12 @@ def resume(
             print(f"{run.run_id} continues in Airflow ({run.owner})")
         elif _at_work(book, run.run_id):
             print(f"{run.run_id} continues in the process that runs it")
+        elif run.kind == "stream":
+            book.adopt_run(run.run_id, owner(), owner())
+            go_on_streaming(book, run.run_id)
         else:
             book.adopt_run(run.run_id, owner(), owner())
             _go(book, run.run_id, yes, reports, as_json)
-
-
-def _require_idle(book: Ledger, name: str) -> None:
-    """Raise RunBusyError if a live process works on the unfinished run of that name."""
-    from walferry.run.heartbeat import require_idle
-
-    try:
-        run = book.find(name)
-    except UsageError:
-        return  # there is no run of that name yet
-    if run.state == "running":
-        require_idle(book.of(run.run_id))
 
 
 def _at_work(book: Ledger, run_id: str) -> bool:
@@ -292,7 +285,7 @@ def abort(
     from walferry.cutover.ways_out import abort as abort_run
     from walferry.cutover.ways_out import require_closed
     from walferry.replay.keeping.objects import named, stays_read_only
-    from walferry.run.run import Run
+    from walferry.run.run import LogRun, Run
 
     with existing(ledger) as book:
         record = book.find(name)
@@ -302,7 +295,7 @@ def abort(
         kept = [o for o in left if o.kind == "read-only table" and stays_read_only(of_run, aborted=True)]
         facts = {"removed": [named(item) for item in left if item not in kept], "left": []}
         if not dry_run:
-            with Run(book, record.run_id) as run:
+            with LogRun(book, record.run_id) if record.kind == "stream" else Run(book, record.run_id) as run:
                 facts = abort_run(run, reason, target_is_open=target_is_open)
     removed = ", ".join(facts["removed"]) or "nothing"
     if as_json:

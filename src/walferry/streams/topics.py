@@ -89,6 +89,26 @@ def prepare(
     return StreamTopics({name: found[name] for name in changes}, found[positions])
 
 
+def look(
+    settings: KafkaSettings, changes: Mapping[str, int | None], positions: str, *, create: Creation | None = None
+) -> dict[str, int]:
+    """As `prepare`, but create nothing. Returns the partitions of the topics that exist."""
+    log = ClientLog(settings)
+    admin = admin_client(settings, log)
+    known = _partitions(admin, log)
+    missing = [name for name in (*changes, positions) if name not in known]
+    if missing and create is None:
+        raise _unknown(missing[0], 1 if missing[0] == positions else None)
+    found = {
+        name: _described(admin, name, known[name], log, is_positions=name == positions).partitions
+        for name in (*changes, positions) if name in known
+    }  # fmt: skip
+    for name, recorded in changes.items():
+        if name in found:
+            check_count(name, found[name], recorded)
+    return found
+
+
 def check_count(name: str, partitions: int, recorded: int | None) -> None:
     """Raise UsageError if a topic has another partition count than recorded (None: not yet)."""
     if recorded is not None and partitions != recorded:

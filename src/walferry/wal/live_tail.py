@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from walferry.wal.files import Place, WalFile, if_sealed, list_archive, list_liv
 from walferry.wal.offsets import (
     BatchLimits,
     CertainListing,
+    GroupPosition,
     Offset,
     Reach,
     Reached,
@@ -52,6 +54,11 @@ class LiveTail:
         self._until_now = False
         self._frozen: tuple[CertainListing, Reach] | None = None
         self._idle_since: float | None = None
+        self.listing = CertainListing({}, frozenset(), False)
+        """the last listing"""
+        self.whole = False
+        """whether the last batch ended with everything that could be seen when its listing was made, and no log was
+        being split"""
         if files.status(f"{root}/WALs") is None:
             raise UsageError(
                 f"hbase_wal: there is no folder {root}/WALs; set the stream's path to HBase's root folder (or its "
@@ -81,7 +88,16 @@ class LiveTail:
             if self._idle_since is not None:
                 time.sleep(max(0.0, self._idle_since + POLL_SECONDS - time.monotonic()))
             listing, reach = self._list(start), self._reach
+        self.listing = listing
+        self._reach.short.clear()
         end = advance(start, listing, reach, limits, self._served)
+        self.whole = (
+            not listing.unsure
+            and not self._reach.short
+            and all(
+                _is_read(end.groups[group], files) for group, files in listing.groups.items() if group in end.groups
+            )
+        )
         self._served |= {span.file.rpartition(".")[0]: end.batch for span in end.spans}
         if is_news(start, end):
             self._idle_since = None
@@ -119,6 +135,13 @@ class LiveTail:
             time.sleep(0.5)
 
 
+def _is_read(position: GroupPosition, files: Sequence[WalFile]) -> bool:
+    """Whether a group was read as far as its listed files go; a file that is being split may still change."""
+    if position.over or position.ahead:
+        return position.over
+    return position.read or files[-1].place is Place.LIVE
+
+
 def list_certain(files: FileSystem, root: str, known: dict[str, int]) -> CertainListing:
     """A listing that misses no file below the numbers that were known before it began (`wal.offsets.certain`).
 
@@ -144,6 +167,8 @@ class FileReach:
         self._standing: dict[str, tuple[int, float]] = {}  # of live files: bytes the NameNode lists too, since when
         self._can_skip: dict[str, bool] = {}
         self._failing: dict[str, float] = {}  # since when a file could not be read
+        self.short: set[str] = set()
+        """files that could not be read as far as they can be seen; the caller clears it"""
 
     def __call__(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
         """See `wal.offsets.Reach`."""
@@ -152,12 +177,14 @@ class FileReach:
             self._failing.pop(file.name, None)
             return found
         except (FileNotFoundError, GapError):
+            self.short.add(file.name)
             return Reached(offset, False)  # moved or deleted: the next listing shows which
         except TransientError as error:
             # HDFS may be recovering the lease of a dead server: look again later.
             if time.monotonic() - self._failing.setdefault(file.name, time.monotonic()) > PATIENCE_SECONDS:
                 raise
             _log.warning("WAL file %s cannot be read now: %s", file.name, error)
+            self.short.add(file.name)
             return Reached(offset, False)
 
     def _reached(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
@@ -210,6 +237,8 @@ class FileReach:
         """Look at a file with dictionaries: any position will do, since it is always read from its beginning."""
         path = self._open(file, offset).locate().path
         seen = sum(len(chunk) for chunk in self._files.read(path, offset, most))
+        if seen == most:
+            self.short.add(file.name)
         return Reached(offset + seen, self._stands(file, offset + seen, newer=newer))
 
     def _look_at_entries(
@@ -223,6 +252,7 @@ class FileReach:
                 fit = len(ends) if most is None else int(np.searchsorted(ends, offset + most, side="right"))
                 if fit < len(ends):
                     fit = max(fit, int(whole_entry and reached == offset))
+                    self.short.add(file.name)
                     return Reached(int(ends[fit - 1]) if fit else reached, False)
                 reached = int(ends[-1])
         except DamagedInputError:
@@ -234,6 +264,7 @@ class FileReach:
             length = max(wal.length, reached)
             if most is None or length - offset <= most or (whole_entry and reached == offset):
                 return Reached(length, True)
+            self.short.add(file.name)
         return Reached(reached, False)
 
     def _stands(self, file: WalFile, length: int, *, newer: bool) -> bool:

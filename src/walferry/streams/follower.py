@@ -1,0 +1,421 @@
+"""Follows the log and sends every change of the stream's tables, in row order, in one Kafka transaction for each pass.
+
+A pass lists the log, reads what has become visible, asks the servers which of it they have acknowledged, puts it in the
+order of each region (`streams.order`) and sends it. The transaction also has the positions, so after a kill another
+process goes on exactly there: it reads the log again from the first entry that was not sent, and knows by each region's
+number what was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from walferry.clock import now_ms, steady_s
+from walferry.errors import GapError, TransientError, WalferryError
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
+from walferry.hbase.client import HBaseClient
+from walferry.storage import FileSystem
+from walferry.streams.messages import Form, Messages, messages
+from walferry.streams.order import LogPlace, RegionOrder, Taken
+from walferry.streams.regions import KnownRegions
+from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
+from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
+from walferry.wal.live_tail import LiveTail
+from walferry.wal.offsets import BatchLimits, CertainListing, FileSpan, GroupPosition, Offset, missing
+from walferry.wal.open import Until, open_wal
+
+log = logging.getLogger(__name__)
+
+PASS_BYTES = 8 << 20
+"""most bytes of log that one pass reads, except for a single longer entry"""
+BATCH_BYTES = 4 << 20
+READERS = 4
+ROLL_AFTER_SECONDS = 30.0
+"""an entry that waits this long for its acknowledgement, and whose file is open, has its server's WAL rolled"""
+IDLE_COMMIT_SECONDS = 10.0
+"""positions are recorded this often when there is nothing to send"""
+MOST_WAITING_BYTES = 512 << 20
+"""bytes of entries that may wait for their order to be known; a pass that reads beyond fails"""
+OVERHEAD_BYTES = 512
+"""of a message, beside key and value: its headers, and what Kafka adds"""
+_OF_STREAM = (Marker.REGION_OPEN, Marker.REGION_CLOSE)
+
+
+class Sender(Protocol):
+    """Sends messages in transactions (`streams.sink.Sink`)."""
+
+    def send(
+        self, topic: str, partition: int, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]] | None
+    ) -> None:
+        """Send a message in the transaction, which begins with the first one."""
+
+    def commit(self, changed: Mapping[str, bytes | None]) -> int:
+        """Record positions in the transaction and commit it. Returns the number of messages."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Where a table's messages go."""
+
+    name: str
+    partitions: int
+    most_bytes: int
+    """of one message"""
+
+
+@dataclass
+class Tally:
+    """What was read of a file for one table."""
+
+    entries: int = 0
+    cells: int = 0
+    first_write_ms: int | None = None
+    last_write_ms: int | None = None
+
+    def add(self, batch: EntryBatch, picked: npt.NDArray[np.intp]) -> None:
+        """Count these entries."""
+        times = batch.write_time[picked]
+        self.entries += len(picked)
+        self.cells += int(batch.cell_count[picked].sum())
+        self.first_write_ms = min(int(times.min()), self.first_write_ms or 2**62)
+        self.last_write_ms = max(int(times.max()), self.last_write_ms or 0)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An entry that cannot be sent, and why; its region is held from there on."""
+
+    file: str
+    offset: int
+    offset_end: int
+    table: str
+    region: str
+    sequence_number: int
+    reason: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What one pass did."""
+
+    events: int
+    cells: int
+    """of the entries sent; filters may have left some of them out"""
+    read_bytes: int
+    whole: bool
+    """everything that could be seen when the pass began was read"""
+    began_ms: int
+    covered_ms: int | None
+    """everything acknowledged that was written before this moment is sent; None: not known"""
+    refused: tuple[Refused, ...] = ()
+
+
+class Follower:
+    """Follows the log of a cluster for one stream. Not thread-safe; after any error, begin with a new one."""
+
+    def __init__(
+        self,
+        source: HBaseClient,
+        files: FileSystem,
+        root: str,
+        topics: Mapping[str, Topic],
+        form: Form,
+        sink: Sender,
+        known: KnownRegions,
+        positions: StreamPositions,
+        held: Collection[str] = (),
+    ) -> None:
+        """`topics`: by table, as the log names it. `positions`: where to begin. `held`: regions to hold from their
+        first entry that was not sent."""
+        self._source = source
+        self._files = files
+        self._root = root
+        self._topics = topics
+        self._form = form
+        self._sink = sink
+        self._known = known
+        self._tail = LiveTail(files, root)
+        self._committed = positions
+        self._committed_s = steady_s()
+        self._offset = Offset(1, {group: read.sent for group, read in positions.groups.items()})
+        self._numbers: dict[str, set[int]] = {}
+        """of each group, the files from the first one that is not sent whole"""
+        before = {group: read.read for group, read in positions.groups.items()}
+        self._order = RegionOrder(before, known.share_rows)
+        for region, sent in positions.regions.items():
+            self._order.know(sent.table, region, sent.server, sent.number)
+        for region in held:
+            self._order.hold(region, {}, positions.regions[region].number if region in positions.regions else -1)
+        self.tallies: dict[str, dict[str, Tally]] = {}
+        """by file and table, of files that were read from their beginning; the caller drops files it needs no more"""
+        self._rolled: dict[str, float] = {}
+        self._waits_since: float | None = None
+
+    @property
+    def positions(self) -> StreamPositions:
+        """What the last transaction has recorded."""
+        return self._committed
+
+    def pass_once(self) -> Passed:
+        """Make one pass: read, order, send, commit."""
+        began_ms = now_ms()
+        start, end = self._offset, self._tail.next(self._offset, BatchLimits(PASS_BYTES))
+        taken = self._read(end.spans) if end is not start else []
+        self._offset = end
+        self._note_files(end)
+        self._seal()
+        whole = self._tail.whole
+        for table, regions in _regions(taken).items():
+            self._known.learn(table, regions)
+        answers = self._known.read_points(self._order.asks(taken))
+        passed = self._order.pass_on(taken, answers, whole=whole)
+        self._require_known_repetitions()
+        cells = sum(int(one.batch.cell_count[one.picked].sum()) for one in passed)
+        events, refused = self._send(passed)
+        self._commit(bool(events))
+        self._roll_late()
+        if self._order.waiting_bytes > MOST_WAITING_BYTES:
+            raise TransientError("too many entries wait for their order to be known")
+        covered = began_ms if whole and not self._order.unsent() else None
+        size = sum(span.stop - span.start for span in end.spans) if end is not start else 0
+        return Passed(events, cells, size, whole, began_ms, covered, tuple(refused))
+
+    def _read(self, spans: Sequence[FileSpan]) -> list[Taken]:
+        with ThreadPoolExecutor(READERS, thread_name_prefix="stream") as readers:
+            found = [one for some in readers.map(lambda span: list(self._entries(span)), spans) for one in some]
+        begun = {span.file for span in spans if not span.start}
+        self.tallies |= {file: {} for file in begun}
+        for one in found:
+            if (file := f"{one.group}.{one.number}") in self.tallies:
+                count(one, self.tallies[file])
+        return found
+
+    def count_file(self, file: str) -> dict[str, Tally]:
+        """Count a sealed file, by table."""
+        found: dict[str, Tally] = {}
+        for one in self._entries(FileSpan(file, 0, 0, True)):
+            count(one, found)
+        return found
+
+    @property
+    def listing(self) -> CertainListing:
+        """The log's files at the last pass."""
+        return self._tail.listing
+
+    def _entries(self, span: FileSpan) -> Iterator[Taken]:
+        name = parse_wal_name(span.file)
+        assert name is not None, span.file
+        path = f"{self._root}/WALs/{name.server}/{span.file}"
+        file = WalFile(span.file, *name, path, Place.LIVE, 0)
+        stop = None if span.sealed else span.stop
+        wal = open_wal(
+            self._files, self._root, file, Until.SEALED, start=span.start, stop=stop, batch_bytes=BATCH_BYTES
+        )
+        try:
+            for batch in wal:
+                wanted = batch.holds_data | batch.of_kinds(_OF_STREAM)
+                picked = np.flatnonzero(wanted & batch.of_tables(self._topics.keys()))
+                if len(picked):
+                    yield Taken(name.group, name.server, name.number, batch, picked, span.sealed)
+        except GapError:
+            raise missing(span.file, span.start) from None
+
+    def _note_files(self, end: Offset) -> None:
+        for group, position in end.groups.items():
+            self._numbers.setdefault(group, set()).update((position.number, *position.ahead))
+
+    def _seal(self) -> None:
+        """Tell the order which files with waiting entries are sealed, and with how many bytes."""
+        for group, number in self._order.open_files():
+            position = self._offset.groups.get(group)
+            if position is None or not (position.number > number or position.read or position.over):
+                continue
+            name = f"{group}.{number}"
+            parsed = parse_wal_name(name)
+            assert parsed is not None, name
+            path = f"{self._root}/WALs/{parsed.server}/{name}"
+            now = find_wal(self._files, self._root, WalFile(name, *parsed, path, Place.LIVE, 0))
+            if now is None:
+                raise missing(name, 0)
+            self._order.seal(group, number, now.length)
+
+    def _require_known_repetitions(self) -> None:
+        """Raise unless each repeated entry is in an earlier file of its group, too."""
+        repeated, self._order.repeated = self._order.repeated, []
+        for one in repeated:
+            self._require_known(one)
+
+    def _require_known(self, one: Taken) -> None:
+        batch = one.batch
+        wanted = {_identity(batch, entry): entry for entry in one.picked.tolist()}
+        for number in sorted(n for n in self._numbers.get(one.group, ()) if n < one.number)[-3:]:
+            for other in self._entries(FileSpan(f"{one.group}.{number}", 0, 0, True)):
+                for entry in other.picked.tolist():
+                    wanted.pop(_identity(other.batch, entry), None)
+        for entry in wanted.values():
+            table, region = batch.table_and_region(entry)
+            number = int(batch.sequence_number[entry])
+            raise OldNumberError(
+                f"region {region} of {table} has an entry {number} in {one.group}.{one.number} at byte "
+                f"{int(batch.offset[entry])}, after a later one was sent, and no earlier file has it: the table was "
+                "restored from a snapshot, or its log is not in order. The stream stops: reset it with a new epoch",
+                table=table, region=region, number=number,
+            )  # fmt: skip
+        log.warning("%d entries of %s.%d were written twice and are left out", len(one.picked), one.group, one.number)
+
+    def _send(self, passed: Sequence[Taken]) -> tuple[int, list[Refused]]:
+        events, refused = 0, list[Refused]()
+        held: dict[str, dict[str, LogPlace]] = {}
+        last: dict[str, int] = {}
+        for one in passed:
+            one = _without(one, held)
+            while len(one.picked):
+                made = messages(self._form, one.batch, one.picked, np.zeros(len(one.picked), np.int32))
+                first = self._first_refused(one, made)
+                if first is None:
+                    break
+                refused.append(first)
+                region = first.region
+                names, numbers = one.batch.region[one.picked], one.batch.sequence_number[one.picked]
+                mine = np.array([one.batch.regions[code].decode() == region for code in names.tolist()])
+                good = mine & (numbers < first.sequence_number)
+                if good.any():
+                    last[region] = int(numbers[good][-1])
+                held[region] = {one.group: LogPlace(one.number, first.offset)}
+                one = one.only(one.picked[~mine | good])
+            if len(one.picked):
+                events += self._send_all(one, made)
+                for code in np.unique(one.batch.region[one.picked]).tolist():
+                    mine = one.batch.region[one.picked] == code
+                    last[one.batch.regions[code].decode()] = int(one.batch.sequence_number[one.picked[mine]][-1])
+        for region, places in held.items():
+            before = self._committed.regions.get(region)
+            self._order.hold(region, places, last.get(region, -1 if before is None else before.number))
+        return events, refused
+
+    def _first_refused(self, one: Taken, made: Messages) -> Refused | None:
+        """The first entry of which a message cannot be sent."""
+        batch = one.batch
+        reasons = dict(made.refused)
+        sizes = np.diff(made.key_ends) + np.diff(made.value_ends) + OVERHEAD_BYTES
+        limits = np.array([self._topic(batch.tables[code]).most_bytes for code in range(len(batch.tables))] or [0])
+        for number in np.flatnonzero(sizes > limits[batch.table[made.entry]]).tolist():
+            limit = int(limits[batch.table[made.entry[number]]])
+            reasons.setdefault(number, f"the message has {int(sizes[number])} bytes, the topic takes {limit}")
+        if not reasons:
+            return None
+        number = min(reasons)
+        entry = int(made.entry[number])
+        table, region = batch.table_and_region(entry)
+        data = batch.buffer[batch.start[entry] : batch.end[entry]].tobytes()
+        return Refused(
+            f"{one.group}.{one.number}", int(batch.offset[entry]), int(batch.offset_end[entry]), table, region,
+            int(batch.sequence_number[entry]), reasons[number], data,
+        )  # fmt: skip
+
+    def _topic(self, table: bytes) -> Topic:
+        return self._topics.get(table.decode(), _NO_TOPIC)
+
+    def _send_all(self, one: Taken, made: Messages) -> int:
+        tables = one.batch.table[made.entry].tolist()
+        topics = [self._topic(name) for name in one.batch.tables]
+        counts = np.array([max(1, topic.partitions) for topic in topics] or [1])
+        partitions = (made.hash % counts[one.batch.table[made.entry]]).tolist()
+        send = self._sink.send
+        for number, (table, partition) in enumerate(zip(tables, partitions, strict=True)):
+            send(topics[table].name, partition, made.key(number), made.value(number), made.headers(number))
+        return len(tables)
+
+    def _commit(self, sent: bool) -> None:
+        if not sent and steady_s() - self._committed_s < IDLE_COMMIT_SECONDS:
+            return
+        now = self._now()
+        changed = now.changed(self._committed)
+        if sent or changed:
+            self._sink.commit(changed)
+        self._committed, self._committed_s = now, steady_s()
+
+    def _now(self) -> StreamPositions:
+        unsent = self._order.unsent()
+        groups = {}
+        for group, position in self._offset.groups.items():
+            place = unsent.get(group)
+            read = LogPlace(position.number, position.offset)
+            if place is not None and place < read:
+                numbers = sorted(number for number in self._numbers[group] if number > place.number)
+                position = GroupPosition(place.number, place.offset, ahead=tuple(numbers))
+            self._numbers[group] = {n for n in self._numbers[group] if n >= position.number}
+            groups[group] = GroupRead(position, read)
+        regions = {name: RegionSent(*known, self._known.rows_of(name)) for name, known in self._order.sent().items()}
+        return StreamPositions(groups, regions)
+
+    def _roll_late(self) -> None:
+        """Roll the WAL of servers whose entries have waited for long: a sealed file needs no acknowledgement."""
+        waiting = {group for group, _ in self._order.open_files()}
+        if not waiting:
+            self._waits_since = None
+            return
+        self._waits_since = self._waits_since or steady_s()
+        if steady_s() - self._waits_since < ROLL_AFTER_SECONDS:
+            return
+        servers = {parsed.server for group in waiting if (parsed := parse_wal_name(f"{group}.0"))}
+        for server in self._source.servers():
+            if server.name in servers and steady_s() - self._rolled.get(server.name, -1e9) > 2 * ROLL_AFTER_SECONDS:
+                log.info("rolling the WAL of %s: entries wait for their acknowledgement", server.name)
+                self._rolled[server.name] = steady_s()
+                self._source.roll_wal(server)
+
+
+def count(one: Taken, tallies: dict[str, Tally]) -> None:
+    """Add the edits among these entries to the tally of their table."""
+    edits = one.picked[one.batch.holds_data[one.picked]]
+    for code in np.unique(one.batch.table[edits]).tolist():
+        tally = tallies.setdefault(one.batch.tables[code].decode(), Tally())
+        tally.add(one.batch, edits[one.batch.table[edits] == code])
+
+
+def _regions(taken: Sequence[Taken]) -> dict[str, set[str]]:
+    """The regions of these entries, by table."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for one in taken:
+        pairs = np.unique(np.stack([one.batch.table[one.picked], one.batch.region[one.picked]]), axis=1)
+        for table, region in pairs.T.tolist():
+            found[one.batch.tables[table].decode()].add(one.batch.regions[region].decode())
+    return found
+
+
+class OldNumberError(WalferryError):
+    """A region's log has an entry with an old number; facts `table`, `region`, `number`."""
+
+
+_NO_TOPIC = Topic("", 1, 2**31)
+
+
+def _identity(batch: EntryBatch, entry: int) -> tuple[int, int, int, bytes]:
+    cells = batch.buffer[batch.cells_start[entry] : batch.end[entry]].tobytes()
+    return hash(batch.table_and_region(entry)), int(batch.sequence_number[entry]), int(batch.write_time[entry]), cells
+
+
+def _without(one: Taken, held: dict[str, dict[str, LogPlace]]) -> Taken:
+    """The entries without those of regions that are held since an earlier part of the pass; notes where they are."""
+    if not held:
+        return one
+    keep = np.ones(len(one.picked), bool)
+    for code in np.unique(one.batch.region[one.picked]).tolist():
+        places = held.get(one.batch.regions[code].decode())
+        if places is not None:
+            mine = one.batch.region[one.picked] == code
+            first = one.only(one.picked[mine]).first()
+            places[one.group] = min(first, places.get(one.group, first))
+            keep &= ~mine
+    return one.only(one.picked[keep])

@@ -1,0 +1,398 @@
+"""Puts the log's entries in the order of each region, and passes on only what the source has acknowledged.
+
+A region's entries are numbered in the order in which they were made, through moves, splits and merges. Within one
+server's log they are in that order. A **stay** is the part of a region's history on one server, between an opening and
+the next one. Within the current stay entries are passed on as they are read. What follows it is known in two ways:
+
+1. Its closing was read, and the number of an opening follows directly (`replay.rounds.sendable` says why no other
+   opening can lie between the two).
+2. After an opening was read, a whole pass over the log began and ended. A region opens only after it has closed, or
+   after its dead server's log has been split. So whatever has a lower number was in the log before that pass began, and
+   the pass has read it. A pass counts only if it has read every log to its end, and no log is being split.
+
+A region that was not known before (a daughter, a merged region) waits for such a pass, and for the regions that had its
+rows before.
+
+An event cannot be recalled, so an entry of an open log waits until the source has acknowledged it: until its number is
+at or below the read point that its server tells for the region, or until the file is sealed with the entry in it, or
+until the region has closed there in order and opened elsewhere. When a file is sealed with fewer bytes than it had
+shown, the entries past its end were never acknowledged, and are dropped.
+
+Each entry is passed on once: what is at or below the last number passed on, in the part of the log that was read
+before, is known. In another part of the log it is `repeated`: a server that loses a log's data nodes writes entries
+again, to its next log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
+from walferry.replay.rounds.sendable import NEXT_NUMBERS
+
+NEVER = -1
+"""the number of a region of which nothing was passed on"""
+EVERY = 2**63 - 1
+
+
+class LogPlace(NamedTuple):
+    """A place in a WAL group: the number of a file, and an offset in bytes."""
+
+    number: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Entries of one WAL file, in its order: those of followed tables that hold data, openings and closings."""
+
+    group: str
+    server: str
+    number: int
+    """of the file"""
+    batch: EntryBatch
+    picked: npt.NDArray[np.intp]
+    """the entries, by their number in the batch"""
+    sealed: bool
+    """the file is sealed, and has all of these entries"""
+
+    def first(self) -> LogPlace:
+        """Where the first of the entries begins."""
+        return LogPlace(self.number, int(self.batch.offset[self.picked[0]]))
+
+    def only(self, which: npt.NDArray[np.intp]) -> Taken:
+        """The same, with these entries of the batch."""
+        return replace(self, picked=which)
+
+
+@dataclass
+class _Stay:
+    server: str
+    opened: int
+    """the number of its opening, or of the first entry that was read of it"""
+    seen: int
+    """the pass that has read that"""
+    closed: int | None = None
+    over: bool = False
+    """a later stay follows it: everything of it was read"""
+    waiting: list[Taken] = field(default_factory=list)
+
+
+@dataclass
+class _Region:
+    table: str
+    sent: int = NEVER
+    """the number of the last entry passed on"""
+    current: bool = False
+    """whether entries of the first stay may be passed on"""
+    stays: list[_Stay] = field(default_factory=list)
+    held_from: dict[str, LogPlace] | None = None
+    """of a held region: for each WAL group, its first entry that was not passed on"""
+
+    @property
+    def is_busy(self) -> bool:
+        if self.held_from is not None or len(self.stays) > 1:
+            return True
+        return bool(self.stays) and (not self.current or bool(self.stays[0].waiting))
+
+    def places(self) -> Iterator[tuple[str, LogPlace]]:
+        """The first entry that waits in each part of the log."""
+        yield from (self.held_from or {}).items()
+        yield from ((taken.group, taken.first()) for stay in self.stays for taken in stay.waiting)
+
+
+Asked = tuple[str, str]
+"""a server and the encoded name of a region"""
+
+
+class RegionOrder:
+    """The order of each region's entries, over many passes over the log."""
+
+    def __init__(
+        self,
+        before: Mapping[str, LogPlace] | None = None,
+        share_rows: Callable[[str, str], bool | None] = lambda one, other: None,
+    ) -> None:
+        """`before`: for each WAL group, how far it was read when the known numbers were recorded. `share_rows`: whether
+        two regions of a table have a row in common; None if unknown."""
+        self._before = dict(before or {})
+        self._share_rows = share_rows
+        self._regions: dict[str, _Region] = {}
+        self._busy: set[str] = set()
+        self._pass = 0
+        self.repeated: list[Taken] = []
+        """entries at or below the last number passed on that were not read before; the caller takes them out"""
+        self.taken_back = 0
+        """entries that a file had shown and was sealed without"""
+
+    def know(self, table: str, region: str, server: str, sent: int = NEVER) -> None:
+        """A region whose entries up to `sent` were all passed on, the last of them on `server` ("": unknown)."""
+        stays = [_Stay(server, sent, 0)] if server else []
+        self._regions[region] = _Region(table, sent, current=bool(stays), stays=stays)
+
+    def sent(self) -> dict[str, tuple[str, str, int]]:
+        """For each known region its table, the server of the stay that is passed on ("" for none), and the number of
+        the last entry passed on."""
+        return {
+            name: (known.table, known.stays[0].server if known.current and known.stays else "", known.sent)
+            for name, known in self._regions.items()
+        }
+
+    def hold(self, region: str, refused: Mapping[str, LogPlace], sent: int) -> None:
+        """Pass on nothing more of a region: its last entry that was sent has the number `sent`. `refused`: for each WAL
+        group, the first entry that was passed on after it."""
+        known = self._regions[region]
+        held = dict(refused)
+        for group, place in known.places():
+            held[group] = min(place, held.get(group, place))
+        known.held_from, known.sent = held, sent
+        known.stays, known.current = [], False
+        self._busy.add(region)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The held regions."""
+        return frozenset(name for name in self._busy if self._regions[name].held_from is not None)
+
+    def asks(self, taken: Sequence[Taken]) -> list[Asked]:
+        """Whose read points decide which of these entries, and of those that wait, may be passed on."""
+        found: dict[Asked, None] = {}
+        for one in taken:
+            if not one.sealed and len(one.picked):
+                for code in np.unique(one.batch.region[one.picked[one.batch.holds_data[one.picked]]]).tolist():
+                    found[one.server, one.batch.regions[code].decode()] = None
+        for name in self._busy:
+            known = self._regions[name]
+            if known.current and any(not waiting.sealed for waiting in known.stays[0].waiting):
+                found[known.stays[0].server, name] = None
+        return list(found)
+
+    def seal(self, group: str, number: int, length: int) -> None:
+        """A file is sealed with so many bytes: drop the entries that wait past its end."""
+        for name in self._busy:
+            for stay in self._regions[name].stays:
+                stay.waiting = [kept for one in stay.waiting if (kept := self._sealed(one, group, number, length))]
+
+    def _sealed(self, one: Taken, group: str, number: int, length: int) -> Taken | None:
+        if (one.group, one.number) != (group, number) or one.sealed:
+            return one
+        stays = one.picked[one.batch.offset_end[one.picked] <= length]
+        self.taken_back += len(one.picked) - len(stays)
+        return replace(one, picked=stays, sealed=True) if len(stays) else None
+
+    def pass_on(self, taken: Sequence[Taken], read_points: Mapping[Asked, int], *, whole: bool) -> list[Taken]:
+        """The entries that can be passed on after a pass that has read `taken`, in the order to send them.
+
+        `read_points`: the answers to `asks`; no answer: the server does not have the region. `whole`: the pass has read
+        every log to its end, and no log is being split.
+        """
+        self._pass += 1
+        found: list[Taken] = []
+        for name in sorted(self._busy):
+            self._go_on(name, read_points, found)
+        for one in taken:
+            self._take(one, read_points, found)
+        self._find_successors(read_points, found, whole=whole)
+        return found
+
+    def unsent(self) -> dict[str, LogPlace]:
+        """For each WAL group the first entry that was read but not passed on; groups without one are left out."""
+        found: dict[str, LogPlace] = {}
+        for name in self._busy:
+            for group, place in self._regions[name].places():
+                found[group] = min(place, found.get(group, place))
+        return found
+
+    def open_files(self) -> set[tuple[str, int]]:
+        """The files, by WAL group and number, with entries that wait to be acknowledged or sealed."""
+        return {
+            (one.group, one.number)
+            for name in self._busy for stay in self._regions[name].stays for one in stay.waiting if not one.sealed
+        }  # fmt: skip
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of memory of the entries that wait."""
+        batches = {
+            id(one.batch): one.batch.buffer.nbytes
+            for name in self._busy for stay in self._regions[name].stays for one in stay.waiting
+        }  # fmt: skip
+        return sum(batches.values())
+
+    def _take(self, one: Taken, read_points: Mapping[Asked, int], found: list[Taken]) -> None:
+        batch, picked = one.batch, one.picked
+        if not len(picked):
+            return
+        codes, numbers = batch.region[picked], batch.sequence_number[picked]
+        edits = batch.holds_data[picked]
+        present = np.unique(codes)
+        size = int(present[-1]) + 1
+        goes, sent, acknowledged = np.zeros(size, bool), np.zeros(size, np.int64), np.full(size, EVERY)
+        moves = set(np.unique(codes[~edits]).tolist())
+        for code in present.tolist():
+            name = batch.regions[code].decode()
+            known = self._regions.get(name)
+            if known is None:
+                known = self._regions[name] = _Region(batch.tables[batch.table[picked[codes == code][0]]].decode())
+                self._busy.add(name)
+            sent[code] = known.sent
+            if not one.sealed:
+                acknowledged[code] = read_points.get((one.server, name), NEVER)
+            at = known.stays[0].server if known.current and not known.is_busy else None
+            goes[code] = at == one.server and code not in moves
+        old = numbers <= sent[codes]
+        passed = goes[codes] & edits & ~old & (numbers <= acknowledged[codes])
+        if old.any():
+            self._old(one, old & edits, found_before=self._before.get(one.group))
+        if passed.any():
+            found.append(one.only(picked[passed]))
+            np.maximum.at(sent, codes[passed], numbers[passed])
+            for code in np.unique(codes[passed]).tolist():
+                self._regions[batch.regions[code].decode()].sent = int(sent[code])
+        rest = ~passed & ~(old & edits)
+        for code in np.unique(codes[rest]).tolist():
+            self._put(batch.regions[code].decode(), one.only(picked[rest & (codes == code)]), read_points, found)
+
+    def _old(self, one: Taken, old: npt.NDArray[np.bool_], found_before: LogPlace | None) -> None:
+        """Entries that were passed on before: known ones, or such as a server has written again."""
+        before = found_before or LogPlace(-1, 0)
+        if one.number < before.number:
+            return
+        if one.number == before.number:
+            old = old & (one.batch.offset_end[one.picked] > before.offset)
+        if old.any():
+            self.repeated.append(one.only(one.picked[old]))
+
+    def _put(self, name: str, one: Taken, read_points: Mapping[Asked, int], found: list[Taken]) -> None:
+        """Entries of one region that cannot be passed on at once, or come with an opening or a closing."""
+        known = self._regions[name]
+        if known.held_from is not None:
+            known.held_from[one.group] = min(one.first(), known.held_from.get(one.group, one.first()))
+            return
+        batch = one.batch
+        markers = np.flatnonzero(~batch.holds_data[one.picked])
+        for some in np.split(one.picked, np.unique(np.concatenate([markers, markers + 1]))):
+            if not len(some):
+                continue
+            number = int(batch.sequence_number[some[0]])
+            kind = batch.marker[some[0]]
+            if kind == Marker.REGION_OPEN:
+                if number > known.sent:
+                    known.stays.append(_Stay(one.server, number, self._pass))
+            elif kind == Marker.REGION_CLOSE:
+                if number > known.sent:
+                    self._stay(known, one.server, number).closed = number
+            else:
+                self._stay(known, one.server, number).waiting.append(one.only(some))
+        self._busy.add(name)
+        self._go_on(name, read_points, found)
+
+    def _stay(self, known: _Region, server: str, number: int) -> _Stay:
+        """The region's newest stay on a server that began at or before a number."""
+        for stay in reversed(known.stays):
+            if stay.server == server and (stay.opened <= number or (known.current and stay is known.stays[0])):
+                return stay
+        stay = _Stay(server, number, self._pass)
+        known.stays.append(stay)
+        return stay
+
+    def _go_on(self, name: str, read_points: Mapping[Asked, int], found: list[Taken]) -> None:
+        """Pass on what can be of a region's current stay, and of the stays that follow it directly."""
+        known = self._regions[name]
+        while known.current:
+            stay = known.stays[0]
+            self._follows_directly(known)
+            self._pass_waiting(known, stay, read_points.get((stay.server, name), NEVER), found)
+            if stay.waiting or not stay.over:
+                break
+            del known.stays[0]
+            known.current = bool(known.stays)
+        if not known.is_busy:
+            self._busy.discard(name)
+
+    def _follows_directly(self, known: _Region) -> None:
+        """Find the opening that directly follows the closing of the current stay."""
+        stay = known.stays[0]
+        if stay.closed is None or stay.over:
+            return
+        for later in known.stays[1:]:
+            if stay.closed < later.opened <= stay.closed + NEXT_NUMBERS:
+                known.stays.remove(later)
+                known.stays.insert(1, later)
+                stay.over = True
+                return
+
+    def _pass_waiting(self, known: _Region, stay: _Stay, read_point: int, found: list[Taken]) -> None:
+        while stay.waiting:
+            one = stay.waiting[0]
+            numbers = one.batch.sequence_number[one.picked]
+            new = numbers > known.sent
+            if not new.all():
+                self._old(one, ~new, self._before.get(one.group))
+                one = one.only(one.picked[new])
+                numbers = numbers[new]
+            # Once the region has closed here and opened elsewhere, its server has acknowledged, or refused, all of it.
+            surely = one.sealed or (stay.over and stay.closed is not None)
+            count = len(numbers) if surely else int(np.searchsorted(numbers, read_point, side="right"))
+            if count:
+                found.append(one.only(one.picked[:count]))
+                known.sent = int(numbers[count - 1])
+            if count < len(numbers):
+                stay.waiting[0] = one.only(one.picked[count:])
+                return
+            del stay.waiting[0]
+
+    def _find_successors(self, read_points: Mapping[Asked, int], found: list[Taken], *, whole: bool) -> None:
+        """After a whole pass, put in order the stays that were seen before it began."""
+        if not whole:
+            return
+        for name in sorted(self._busy):
+            known = self._regions[name]
+            later = known.stays[1:] if known.current else known.stays
+            sure = [stay.opened for stay in later if stay.seen < self._pass]
+            if not sure or known.held_from is not None:
+                continue
+            if not known.current and not self._may_begin(known, name):
+                continue  # or it is held now
+            later.sort(key=lambda stay: stay.opened)
+            first = [known.stays[0]] if known.current else []
+            known.stays = first + later
+            known.current = True
+            last = max(sure)
+            for stay, following in zip(known.stays, known.stays[1:], strict=False):
+                stay.over = stay.over or following.opened <= last
+            self._go_on(name, read_points, found)
+
+    def _may_begin(self, known: _Region, name: str) -> bool:
+        """Whether the regions that had the rows of a new region before have nothing that waits.
+
+        Where rows are unknown, these are all regions of the table that have closed. What waits of one that has closed,
+        and whose rows have opened elsewhere, was acknowledged. If one of them is held, so is the new region.
+        """
+        for other in sorted(self._busy - {name}):
+            region = self._regions[other]
+            shared = self._share_rows(name, other) if region.table == known.table else False
+            if shared is False or (shared is None and not _has_closed(region)):
+                continue
+            if region.held_from is not None:
+                self.hold(name, {}, known.sent)
+                return False
+            if not region.current and min(stay.opened for stay in region.stays) > min(
+                stay.opened for stay in known.stays
+            ):
+                continue  # it is younger
+            if any(stay.waiting for stay in region.stays):
+                if shared and region.current and region.stays[0].closed is not None:
+                    region.stays[0].over = True  # passed on in the next pass
+                return False
+        return True
+
+
+def _has_closed(region: _Region) -> bool:
+    return region.held_from is not None or any(stay.closed is not None for stay in region.stays)

@@ -1,0 +1,111 @@
+"""How far a stream has sent each region and each WAL group: the records of its position topic.
+
+They are written in the transaction that sends the messages, so they are never older or newer than what a consumer that
+reads committed can see. Keys are text: "group NAME" and "region NAME"; values are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from walferry.errors import WalferryError
+from walferry.streams.order import LogPlace
+from walferry.wal.offsets import GroupPosition
+
+_GROUP, _REGION = "group ", "region "
+
+
+@dataclass(frozen=True)
+class GroupRead:
+    """One WAL group."""
+
+    sent: GroupPosition
+    """everything before it was sent, or is not of the stream's tables"""
+    read: LogPlace
+    """how far the group was read"""
+
+
+@dataclass(frozen=True)
+class RegionSent:
+    """One region."""
+
+    table: str
+    server: str
+    """where its last stay is that was passed on; "" if it is not known"""
+    number: int
+    """the sequence number of its last entry that was sent; -1 for none"""
+    rows: tuple[bytes, bytes] | None
+    """[start, end); None if they are not known"""
+
+
+@dataclass(frozen=True)
+class StreamPositions:
+    """How far a stream is."""
+
+    groups: Mapping[str, GroupRead] = field(default_factory=dict)
+    regions: Mapping[str, RegionSent] = field(default_factory=dict)
+
+    def records(self) -> dict[str, bytes]:
+        """The records of the position topic, by key."""
+        groups = {_GROUP + name: _encoded(_group_json(known)) for name, known in self.groups.items()}
+        regions = {_REGION + name: _region_bytes(known) for name, known in self.regions.items()}
+        return groups | regions
+
+    def changed(self, before: StreamPositions) -> dict[str, bytes | None]:
+        """The records that differ from those of earlier positions; None: to be deleted."""
+        found: dict[str, bytes | None] = {
+            _GROUP + name: _encoded(_group_json(known))
+            for name, known in self.groups.items()
+            if before.groups.get(name) != known
+        }
+        found |= {
+            _REGION + name: _region_bytes(known)
+            for name, known in self.regions.items()
+            if before.regions.get(name) != known
+        }
+        found |= {_GROUP + name: None for name in before.groups.keys() - self.groups.keys()}
+        return found | {_REGION + name: None for name in before.regions.keys() - self.regions.keys()}
+
+    @classmethod
+    def of_records(cls, records: Mapping[str, bytes]) -> StreamPositions:
+        """Read the records of a position topic. Raises WalferryError for one that no walferry wrote."""
+        groups, regions = {}, {}
+        for key, value in records.items():
+            try:
+                if key.startswith(_GROUP):
+                    groups[key.removeprefix(_GROUP)] = _group_of(json.loads(value))
+                elif key.startswith(_REGION):
+                    regions[key.removeprefix(_REGION)] = _region_of(json.loads(value))
+            except (ValueError, TypeError, KeyError) as error:
+                raise WalferryError(f"the position topic has a record {key!r} that walferry did not write") from error
+        return cls(groups, regions)
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _group_json(known: GroupRead) -> dict[str, Any]:
+    sent = known.sent
+    return {
+        "number": sent.number, "offset": sent.offset, "read": sent.read, "over": sent.over, "ahead": sent.ahead,
+        "read_to": known.read,
+    }  # fmt: skip
+
+
+def _group_of(value: dict[str, Any]) -> GroupRead:
+    sent = GroupPosition(value["number"], value["offset"], value["read"], value["over"], tuple(value["ahead"]))
+    return GroupRead(sent, LogPlace(*value["read_to"]))
+
+
+def _region_bytes(known: RegionSent) -> bytes:
+    rows = None if known.rows is None else [row.hex() for row in known.rows]
+    return _encoded({"table": known.table, "server": known.server, "number": known.number, "rows": rows})
+
+
+def _region_of(value: dict[str, Any]) -> RegionSent:
+    rows = value["rows"] and (bytes.fromhex(value["rows"][0]), bytes.fromhex(value["rows"][1]))
+    return RegionSent(value["table"], value["server"], value["number"], rows)

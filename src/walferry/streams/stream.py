@@ -1,0 +1,234 @@
+"""A stream of changes from a source's log to Kafka: its phases, and the loop that runs until a person ends it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from walferry.clock import now_ms, steady_s
+from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.replay.keeping import protect
+from walferry.replay.log.cut import server_of, start_fence
+from walferry.run.facts import kept_lines
+from walferry.run.notes.waits import begin_wait, end_wait
+from walferry.run.run import RunEndedError, file_system
+from walferry.streams.account import Account
+from walferry.streams.follower import Follower, Topic
+from walferry.streams.messages import Form
+from walferry.streams.order import NEVER, LogPlace
+from walferry.streams.regions import KnownRegions
+from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
+from walferry.streams.sink import Sink
+from walferry.streams.stream_run import StreamRun
+from walferry.streams.stream_spec import ResolvedStreamSpec, kafka_settings
+from walferry.streams.topics import StreamTopics, look, prepare
+from walferry.wal.offsets import GroupPosition
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 0.25
+"""pause after a pass that found nothing"""
+PAUSED_SECONDS = 1.0
+RETRY_SECONDS = (1.0, 30.0)
+RELEASE_SECONDS = 600.0
+
+
+WORK: Mapping[str, Callable[[StreamRun], object]] = {
+    "plan": lambda run: plan_stream(run),
+    "protect": lambda run: protect.protect(run),
+    "fence": lambda run: start_fence(run),
+    "stream": lambda run: follow(run),
+}
+"""The function of each phase of a stream (`run.phases`). All are idempotent."""
+
+
+def stream(run: StreamRun) -> None:
+    """Do the phases that are not done, and follow the log until the run is ended. Raises RunEndedError then."""
+    for work in WORK.values():
+        work(run)
+
+
+def examine(spec: ResolvedStreamSpec) -> dict[str, Any]:
+    """Examine the source and Kafka for a spec, and change nothing. Raises UsageError that lists what stands in the way.
+
+    Facts: version and cluster_id of the source, topics by table, positions, and the partitions of topics that exist.
+    """
+    with HBaseClient(spec.log_address()) as source:
+        _require_source(spec, source)
+        spec.decoder()
+        topics = look(kafka_settings(spec), _recorded(spec, None), spec.positions_topic, create=spec.creation)
+        return {
+            "version": source.version(),
+            "cluster_id": source.cluster_id(),
+            "topics": {table: spec.topic_of(table) for table in spec.tables},
+            "partitions": topics,
+            "positions": spec.positions_topic,
+        }
+
+
+def plan_stream(run: StreamRun) -> dict[str, Any]:
+    """The phase `plan`: examine the source, and examine or create the topics. Raises UsageError for what stands in the
+    way; the run has then failed, so that a corrected spec can take its name."""
+
+    def work() -> dict[str, Any]:
+        _require_source(run.spec, run.source)
+        run.spec.decoder()
+        topics = _topics(run)
+        return {
+            "version": run.source.version(),
+            "cluster_id": run.source.cluster_id(),
+            "partitions": {name: topic.partitions for name, topic in topics.changes.items()},
+            "positions": topics.positions.name,
+        }
+
+    try:
+        return run.once("plan", work)
+    except TransientError:
+        raise
+    except WalferryError as error:
+        run.ledger.end("failed", run.actor, str(error))
+        raise
+
+
+def _require_source(spec: ResolvedStreamSpec, source: HBaseClient) -> None:
+    """Raise UsageError unless the source's files can be read, and HBase grants what a stream needs."""
+    root = spec.source.address().root_path
+    if file_system(spec.source).status(root) is None:
+        raise UsageError(f"source: {root} does not exist on its file system; check rootdir and webhdfs")
+    if missing := [table for table in spec.tables if not source.table_exists(table)]:
+        raise UsageError(f"there is no table {', '.join(missing)} at the source", tables=missing)
+    if lacking := source.lacking_rights(("ADMIN",), spec.tables):
+        raise UsageError(
+            f"HBase does not grant {source.address.user} {', '.join(lacking)}; grant it, or name another `user`"
+        )
+
+
+def _recorded(spec: ResolvedStreamSpec, plan: Mapping[str, Any] | None) -> dict[str, int | None]:
+    """The change topics, each with the partition count that the plan has recorded."""
+    counts = plan["partitions"] if plan else {}
+    return {spec.topic_of(table): counts.get(spec.topic_of(table)) for table in spec.tables}
+
+
+def _topics(run: StreamRun) -> StreamTopics:
+    spec, plan = run.spec, run.ledger.phases.facts("plan")
+    return prepare(
+        kafka_settings(spec), _recorded(spec, plan), spec.positions_topic, create=spec.creation, expected=_has_sent(run)
+    )
+
+
+_SENT = "stream has recorded positions"
+
+
+def _has_sent(run: StreamRun) -> bool:
+    return run.ledger.notes.get(_SENT) is not None
+
+
+def follow(run: StreamRun) -> dict[str, Any]:
+    """The phase `stream`: send every change until the run is ended.
+
+    While Kafka or the source cannot be reached, this waits and tries again: meanwhile the source's log is kept.
+    """
+
+    def work() -> dict[str, Any]:
+        pause = RETRY_SECONDS[0]
+        with protect.tended(run):
+            while True:
+                began = steady_s()
+                try:
+                    while True:
+                        _follow(run)
+                except TransientError as error:
+                    if steady_s() - began > RETRY_SECONDS[1]:
+                        pause = RETRY_SECONDS[0]
+                    log.warning("%s; trying again in %.0f s", error, pause)
+                    begin_wait(run.ledger, f"to try again, since {error}", pause)
+                    time.sleep(pause)
+                    pause = min(2 * pause, RETRY_SECONDS[1])
+
+    return run.once("stream", work)
+
+
+def _follow(run: StreamRun) -> None:
+    """Follow with one sink, until an error ends it."""
+    _require_running(run)
+    topics = _topics(run)
+    with Sink.open(kafka_settings(run.spec), run.shard(), topics, expected=_has_sent(run)) as sink:
+        positions = StreamPositions.of_records(sink.positions)
+        if not sink.positions:
+            positions = _beginning(run)
+            sink.commit(positions.changed(StreamPositions()))
+        run.ledger.notes.keep(_SENT, {"at_ms": now_ms()})
+        known = KnownRegions(
+            run.source, {name: sent.rows for name, sent in positions.regions.items() if sent.rows is not None}
+        )
+        for table in run.source_tables:
+            known.learn(table, [name for name, sent in positions.regions.items() if sent.table == table])
+        held = run.ledger.quarantine.items("held")
+        follower = Follower(
+            run.source, run.source_files, run.wal_root,
+            {table: _target(topics, topic) for table, topic in run.topics.items()},
+            _form(run), sink, known, positions, sorted({item.region for item in held}),
+        )  # fmt: skip
+        end_wait(run.ledger)
+        _pass_on(run, follower, Account(run, follower), len(held))
+
+
+def _pass_on(run: StreamRun, follower: Follower, account: Account, held: int) -> None:
+    """Make passes until an item is released from quarantine: its region is then read again."""
+    released = steady_s()
+    while True:
+        _require_running(run)
+        if run.ledger.record.paused:
+            time.sleep(PAUSED_SECONDS)
+            continue
+        passed = follower.pass_once()
+        held += account.add(passed)
+        if steady_s() - released > RELEASE_SECONDS:
+            released = steady_s()
+            _let_go(run)
+        if not passed.read_bytes:
+            time.sleep(IDLE_SECONDS)
+        if len(run.ledger.quarantine.items("held")) < held:
+            return
+
+
+def _require_running(run: StreamRun) -> None:
+    state = run.ledger.record.state
+    if state != "running":
+        raise RunEndedError(f"run {run.run_id} has ended as {state}", run=run.run_id)
+
+
+def _let_go(run: StreamRun) -> None:
+    try:
+        protect.way_of(run).let_go(run)
+    except WalferryError as error:
+        log.warning("logs that were sent cannot be released and accumulate: %s", error)
+
+
+def _target(topics: StreamTopics, name: str) -> Topic:
+    topic = topics.changes[name]
+    return Topic(name, topic.partitions, topic.max_message_bytes)
+
+
+def _form(run: StreamRun) -> Form:
+    spec = run.spec
+    return Form(run.source.cluster_id(), spec.epoch, spec.bytes_as, spec.selection, spec.decoder())
+
+
+def _beginning(run: StreamRun) -> StreamPositions:
+    """Where the stream begins: at its start fence."""
+    groups = {}
+    for position in run.ledger.log.fence("start") or []:
+        if position.file:
+            place = GroupPosition(position.number)
+        else:  # a dead server's group: nothing of it is the stream's
+            place = GroupPosition(position.number - 1, read=True, over=True)
+        groups[position.group] = GroupRead(place, LogPlace(position.number, 0))
+    regions = {
+        region: RegionSent(table, server_of(line), NEVER, None)
+        for table, lines in kept_lines(run, "applied").items() for region, line in lines.items()
+    }  # fmt: skip
+    return StreamPositions(groups, regions)

@@ -1,0 +1,225 @@
+"""The spec of a stream: its keys, their defaults and their checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from walferry.errors import UsageError
+from walferry.hbase.address import ClusterAddress
+from walferry.ledger import RunRecord
+from walferry.run.given_spec import Connections, from_environment, read_yaml
+from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, TablePair, describe_faults
+from walferry.streams.kafka_settings import KafkaSettings, is_secret
+from walferry.streams.messages import BytesAs, Decode, Selection
+from walferry.streams.topics import Creation, positions_topic
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class CreateTopics(BaseModel):
+    """How topics are created that do not exist."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    partitions: int = Field(ge=1, description="of each change topic")
+    replication: int = Field(default=-1, ge=-1, description="replicas; -1: as the cluster does by default")
+
+
+class Rows(BaseModel):
+    """A range of rows: `start` is included, `stop` is not; an empty one is the end of the table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    start: str = ""
+    stop: str = ""
+
+
+class StreamSpec(BaseModel):
+    """What to stream, from where to where, and how. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_]{0,39}$",
+        description="Names the run, its peer at the source and its position topic. An unfinished run is continued.",
+    )
+    source: Cluster | str = Field(default="hbase_source", description="Airflow connection of type hbase.")
+    kafka: KafkaSettings | str = Field(
+        default="kafka_default",
+        description="Airflow connection of type kafka, whose extra has the client's settings; or bootstrap and client. "
+        "Secrets belong in a connection.",
+    )
+    tables: list[str] = Field(min_length=1, description="As ns:table.")
+    topic: str = Field(
+        default="{namespace}.{table}",
+        description="The topic of a table's changes; {namespace} and {table} are filled in.",
+    )
+    create_topics: CreateTopics | None = Field(
+        default=None, description="Create topics that do not exist, with so many partitions; null: refuse."
+    )
+    positions: str = Field(default="", description="The position topic. Default: walferry.NAME.positions.")
+    epoch: int = Field(default=1, ge=1, description="Every message has it. Raise it to begin anew.")
+    bytes_as: BytesAs = Field(default=BytesAs.BASE64, description="Rows, qualifiers and values: base64, hex or utf8.")
+    families: list[str] = Field(default=[], description="Only cells of these families; empty: all.")
+    columns: list[str] = Field(default=[], description="Only cells of these columns, as family:qualifier; empty: all.")
+    rows: list[Rows] = Field(default=[], description="Only rows in these ranges; empty: all.")
+    decode: str | None = Field(
+        default=None,
+        pattern=r"^[\w.]+:\w+$",
+        description="module:function that decodes values: called with table, family, qualifier and value, it returns "
+        "what JSON can hold. It is called for each cell, which is slow.",
+    )
+    max_lag: int = Field(default=30, ge=1, description="Largest lag, in seconds, that counts as following.")
+    source_requests: SourceRequests = Field(
+        default=SourceRequests(), description="At most so many requests to the source per second."
+    )
+
+    @field_validator("tables")
+    @classmethod
+    def _each_once(cls, tables: list[str]) -> list[str]:
+        names = [name.removeprefix("default:") for name in tables]
+        for name in names:
+            if not re.fullmatch(TABLE_NAME, name):
+                raise ValueError(f"{name!r} is not the name of a table: give ns:table")
+            if names.count(name) > 1:
+                raise ValueError(f"{name} is named twice")
+            if name.startswith("hbase:"):
+                raise ValueError(f"system tables are not streamed: {name}")
+        return names
+
+    @field_validator("topic")
+    @classmethod
+    def _fills_in(cls, template: str) -> str:
+        try:
+            name = template.format(namespace="n", table="t")
+        except (KeyError, IndexError, ValueError):
+            raise ValueError("only {namespace} and {table} are filled in") from None
+        if not _TOPIC_NAME.fullmatch(name):
+            raise ValueError("a topic's name has letters, digits, '.', '_' and '-' only")
+        return template
+
+    @field_validator("kafka")
+    @classmethod
+    def _without_secrets(cls, kafka: KafkaSettings | str) -> KafkaSettings | str:
+        secrets = [name for name in kafka.client if is_secret(name)] if isinstance(kafka, KafkaSettings) else []
+        if secrets:
+            raise ValueError(f"{', '.join(secrets)}: a spec has no secrets; put them into a connection of type kafka")
+        return kafka
+
+    @field_validator("columns")
+    @classmethod
+    def _have_families(cls, columns: list[str]) -> list[str]:
+        for column in columns:
+            if ":" not in column:
+                raise ValueError(f"{column!r} is not a column: give family:qualifier")
+        return columns
+
+    def topic_of(self, table: str) -> str:
+        """The topic of a table's changes."""
+        namespace, _, name = table.rpartition(":")
+        return self.topic.format(namespace=namespace or "default", table=name)
+
+    @property
+    def positions_topic(self) -> str:
+        """The position topic."""
+        return self.positions or positions_topic(self.name)
+
+    @property
+    def selection(self) -> Selection:
+        """Which cells are sent."""
+        columns = (column.partition(":") for column in self.columns)
+        return Selection(
+            tuple(family.encode() for family in self.families),
+            tuple((family.encode(), qualifier.encode()) for family, _, qualifier in columns),
+            tuple((rows.start.encode(), rows.stop.encode()) for rows in self.rows),
+        )
+
+    @property
+    def creation(self) -> Creation | None:
+        """How topics are created."""
+        wanted = self.create_topics
+        return None if wanted is None else Creation(wanted.partitions, wanted.replication)
+
+    def decoder(self) -> Decode | None:
+        """The user's function. Raises UsageError if there is no such function."""
+        if self.decode is None:
+            return None
+        module, _, name = self.decode.partition(":")
+        try:
+            function: Decode = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise UsageError(f"decode: there is no function {self.decode}: {error}", decode=self.decode) from error
+        return function
+
+
+class ResolvedStreamSpec(StreamSpec):
+    """A spec with its source resolved. Kafka's connection is read by each process, since it has secrets."""
+
+    source: Cluster
+
+    def log_address(self) -> ClusterAddress:
+        """The source for a client that examines it."""
+        tables = [TablePair(source=table, target=table) for table in self.tables]
+        return LogSpec(source=self.source, tables=tables, source_requests=self.source_requests).source_address()
+
+    def as_recorded(self) -> dict[str, Any]:
+        """Plain values for the ledger; validating them gives the same spec."""
+        return self.model_dump(mode="json")
+
+
+def load_stream_spec(path: Path) -> StreamSpec:
+    """Read a spec from YAML. Raises UsageError, which names the file, the key and the fault."""
+    return parse_stream_spec(read_yaml(path, "see stream.example.yaml"), origin=str(path))
+
+
+def parse_stream_spec(content: Mapping[str, Any], *, origin: str) -> StreamSpec:
+    """Validate the keys of a spec. Raises UsageError, which lists every fault."""
+    try:
+        return StreamSpec.model_validate(content)
+    except ValidationError as error:
+        raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from None
+
+
+def resolve_stream(spec: StreamSpec, connections: Connections) -> ResolvedStreamSpec:
+    """Replace the source's connection id by its address."""
+    source = spec.source if isinstance(spec.source, Cluster) else connections(spec.source)
+    return ResolvedStreamSpec.model_validate(spec.model_dump() | {"source": source.model_dump()})
+
+
+def recorded_stream_spec(run: RunRecord) -> ResolvedStreamSpec:
+    """The spec of a stream as the ledger recorded it. Raises UsageError, which names the run and the key."""
+    try:
+        return ResolvedStreamSpec.model_validate(run.spec)
+    except ValidationError as error:
+        raise UsageError(
+            f"the spec that the ledger has of run {run.run_id} cannot be read: {describe_faults(error)}", run=run.run_id
+        ) from None
+
+
+def kafka_settings(spec: StreamSpec) -> KafkaSettings:
+    """The settings of Kafka's client with their secrets, from the spec or from this process's environment.
+
+    A connection has the client's settings in its extra, as Airflow's Kafka provider has them; login and password are
+    those of SASL. Raises UsageError.
+    """
+    if isinstance(spec.kafka, KafkaSettings):
+        return spec.kafka
+    known = from_environment(spec.kafka, "write kafka: {bootstrap: host:port} into the spec")
+    settings = {name: value for name, value in known.extra.items() if name != "bootstrap.servers"}
+    hosts = known.host and ",".join(
+        host if ":" in host else f"{host}:{known.port or 9092}" for host in known.host.split(",")
+    )
+    if known.login:
+        settings.setdefault("sasl.username", known.login)
+    if known.password:
+        settings.setdefault("sasl.password", known.password)
+    try:
+        return KafkaSettings(bootstrap=known.extra.get("bootstrap.servers") or hosts or "", client=settings)
+    except ValidationError as error:
+        raise UsageError(f"connection {spec.kafka}: {describe_faults(error)}", connection=spec.kafka) from None

@@ -1,0 +1,219 @@
+"""A model of an HBase cluster's log: servers that append, sync, die and are recovered; regions that move and split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
+from walferry.streams.order import NEVER, LogPlace, RegionOrder, Taken
+
+TABLE = b"t"
+
+
+@dataclass(frozen=True)
+class Entry:
+    region: str
+    number: int
+    marker: Marker = Marker.NONE
+
+
+@dataclass
+class Server:
+    name: str
+    log: list[Entry] = field(default_factory=list)
+    synced: int = 0
+    state: str = "alive"  # then "splitting", then "sealed"
+
+
+@dataclass
+class Region:
+    name: str
+    server: Server | None
+    number: int = 2
+
+
+class Source:
+    """The cluster. Every method is an event that can happen at any time."""
+
+    def __init__(self, servers: int, regions: int) -> None:
+        self.servers = [Server(f"s{number}") for number in range(servers)]
+        self.regions = {f"r{n}": Region(f"r{n}", self.servers[n % servers]) for n in range(regions)}
+        self.parents: dict[str, tuple[str, ...]] = {}
+
+    def alive(self) -> list[Server]:
+        return [server for server in self.servers if server.state == "alive"]
+
+    def write(self, name: str) -> None:
+        region = self.regions[name]
+        if region.server is not None and region.server.state == "alive":
+            region.number += 1
+            region.server.log.append(Entry(name, region.number))
+
+    def sync(self, server: Server) -> None:
+        if server.state == "alive":
+            server.synced = len(server.log)
+
+    def _is_open(self, region: Region) -> bool:
+        return region.server is not None and region.server.state == "alive"
+
+    def _close(self, region: Region) -> Server:
+        assert region.server is not None
+        server, region.server = region.server, None
+        region.number += 1
+        server.log.append(Entry(region.name, region.number, Marker.REGION_CLOSE))
+        self.sync(server)
+        return server
+
+    def _open(self, region: Region, server: Server) -> None:
+        region.server, region.number = server, region.number + 2
+        server.log.append(Entry(region.name, region.number, Marker.REGION_OPEN))
+        self.sync(server)
+
+    def move(self, name: str, to: int) -> None:
+        region, alive = self.regions[name], self.alive()
+        if self._is_open(region):
+            self._close(region)
+            self._open(region, alive[to % len(alive)])
+
+    def split(self, name: str) -> None:
+        region = self.regions[name]
+        if not self._is_open(region):
+            return
+        server = self._close(region)
+        del self.regions[name]
+        for half in ("a", "b"):
+            daughter = self.regions[name + half] = Region(name + half, None, region.number)
+            self.parents[daughter.name] = (name,)
+            self._open(daughter, server)
+
+    def merge(self, one: str, other: str) -> None:
+        left, right = self.regions[one], self.regions[other]
+        if one == other or not self._is_open(left) or not self._is_open(right):
+            return
+        server = self._close(left)
+        self._close(right)
+        del self.regions[one], self.regions[other]
+        merged = Region(f"({one}+{other})", None, max(left.number, right.number))
+        self.regions[merged.name] = merged
+        self.parents[merged.name] = (one, other)
+        self._open(merged, server)
+
+    def kill(self, server: Server, lost: int) -> None:
+        """A server dies; of what it had not synced, the last `lost` entries do not survive."""
+        if server.state == "alive" and len(self.alive()) > 1:
+            server.state = "splitting"
+            server.synced = max(server.synced, len(server.log) - lost)
+
+    def recover(self, server: Server, to: int) -> None:
+        """The dead server's log is split, and its regions open elsewhere."""
+        if server.state != "splitting":
+            return
+        server.state = "sealed"
+        del server.log[server.synced :]
+        alive = self.alive()
+        for region in self.regions.values():
+            if region.server is server:
+                others = (e.number for one in self.servers for e in one.log if e.region == region.name)
+                region.number = max(others, default=1)
+                self._open(region, alive[to % len(alive)])
+
+    def read_point(self, server_name: str, region_name: str) -> int | None:
+        """What a server answers: the newest number of the region that is synced, if it has the region."""
+        region = self.regions.get(region_name)
+        if region is None or not self._is_open(region):
+            return None
+        assert region.server is not None
+        if region.server.name != server_name:
+            return None
+        synced = region.server.log[: region.server.synced]
+        return max((e.number for e in synced if e.region == region_name), default=0)
+
+    def edits(self) -> list[Entry]:
+        """Every edit of the log."""
+        return [entry for server in self.servers for entry in server.log if entry.marker is Marker.NONE]
+
+
+def batch_of(entries: Sequence[Entry], first: int) -> EntryBatch:
+    """Entries as a reader returns them; entry n of a log is bytes [n, n + 1) of its file."""
+    count = len(entries)
+    regions = list(dict.fromkeys(entry.region.encode() for entry in entries))
+    at = np.arange(count, dtype=np.int64)
+    zeros, ones = np.zeros(count, np.int32), np.ones(count, np.int32)
+    return EntryBatch(
+        np.zeros(count, np.uint8), at + first, at + first + 1, at, at + 1, at, at, ones, ones,
+        np.array([entry.number for entry in entries], np.int64), at + 1000,
+        np.array([regions.index(entry.region.encode()) for entry in entries], np.int32), regions,
+        zeros, [TABLE], zeros, [b""], np.array([entry.marker for entry in entries], np.int8),
+    )  # fmt: skip
+
+
+class Streamer:
+    """Reads the log as a stream does, and keeps what it has sent."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.sent: list[Entry] = []
+        self.repeated = 0
+        self._known = {name: ("t", r.server.name, NEVER) for name, r in source.regions.items() if r.server is not None}
+        self._from: dict[str, LogPlace] = {}
+        self._read: dict[str, LogPlace] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Go on from what the last pass has recorded."""
+        self.order = RegionOrder(self._read, self._share_rows)
+        for name, (table, server, number) in self._known.items():
+            self.order.know(table, name, server, number)
+        self._at = {group: place.offset for group, place in self._from.items()}
+
+    def _share_rows(self, one: str, other: str) -> bool | None:
+        return other in self._ancestors(one) or one in self._ancestors(other)
+
+    def _ancestors(self, region: str) -> set[str]:
+        found, left = set[str](), list(self.source.parents.get(region, ()))
+        while left:
+            one = left.pop()
+            found.add(one)
+            left += self.source.parents.get(one, ())
+        return found
+
+    def make_pass(self, unseen: int = 0, *, commit: bool = True, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Read all logs up to their visible ends; of what is not synced, `unseen` entries are not visible.
+
+        `meanwhile` happens after each log was read.
+        """
+        taken, whole = [], True
+        listed = {server.name: server.state for server in self.source.servers}
+        for number, server in enumerate(self.source.servers):
+            if number:
+                meanwhile()
+            begin = self._at.get(server.name, 0)
+            if "splitting" in (server.state, listed[server.name]):
+                whole = False
+                continue
+            end = len(server.log) if server.state == "sealed" else max(server.synced, len(server.log) - unseen)
+            if server.state == "sealed":
+                self.order.seal(server.name, 0, len(server.log))
+            if end > begin:
+                batch = batch_of(server.log[begin:end], begin)
+                picked = np.arange(len(batch))
+                taken.append(Taken(server.name, server.name, 0, batch, picked, server.state == "sealed"))
+            self._at[server.name] = max(begin, end)
+        answers = {
+            asked: point for asked in self.order.asks(taken) if (point := self.source.read_point(*asked)) is not None
+        }
+        passed = self.order.pass_on(taken, answers, whole=whole)
+        self.repeated += len(self.order.repeated)
+        if not commit:  # killed before the transaction ended: nothing of it counts
+            return
+        for one in passed:
+            for entry in one.picked.tolist():
+                name, number = one.batch.table_and_region(entry)[1], int(one.batch.sequence_number[entry])
+                self.sent.append(Entry(name, number))
+        self._known = self.order.sent()
+        self._read = {group: LogPlace(0, offset) for group, offset in self._at.items()}
+        self._from = {group: self.order.unsent().get(group, place) for group, place in self._read.items()}

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from unit.streams.source_model import Entry, Source, Streamer
+
+EVENTS = (
+    "write", "write", "write", "sync", "move", "split", "merge", "kill", "recover", "pass", "pass", "long pass", "lost",
+    "restart",
+)  # fmt: skip
+events = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 7), st.integers(0, 7)), max_size=60)
+
+
+def happen(source: Source, streamer: Streamer, what: str, one: int, other: int) -> None:
+    regions = sorted(source.regions)
+    region, server = regions[one % len(regions)], source.servers[one % len(source.servers)]
+    match what:
+        case "write":
+            source.write(region)
+        case "sync":
+            source.sync(server)
+        case "move":
+            source.move(region, other)
+        case "split":
+            source.split(region)
+        case "merge":
+            source.merge(region, regions[other % len(regions)])
+        case "kill":
+            source.kill(server, other)
+        case "recover":
+            source.recover(server, other)
+        case "pass":
+            streamer.make_pass(other % 3)
+        case "long pass":
+            streamer.make_pass(meanwhile=lambda: busy(source, region, other))
+        case "lost":
+            streamer.make_pass(other % 3, commit=False)
+            streamer.restart()
+        case "restart":
+            streamer.restart()
+
+
+def busy(source: Source, region: str, to: int) -> None:
+    """A region that moves, and is written to, all the time."""
+    if region in source.regions:
+        source.write(region)
+        source.move(region, to)
+        source.write(region)
+
+
+def settle(source: Source, streamer: Streamer) -> None:
+    for server in source.servers:
+        source.recover(server, 0)
+        source.sync(server)
+    for _ in range(8):
+        streamer.make_pass()
+
+
+def require_row_order(sent: list[Entry], source: Source) -> None:
+    """Each region's numbers rise, and a daughter's entries follow its parents'."""
+    seen: dict[str, int] = {}
+    for entry in sent:
+        assert entry.number > seen.get(entry.region, -1), entry
+        seen[entry.region] = entry.number
+        for child, parents in source.parents.items():
+            assert not (entry.region in parents and child in seen), (entry, child)
+
+
+@settings(max_examples=600, deadline=None)
+@given(events, st.integers(1, 4), st.integers(1, 3))
+@example([("write", 0, 0), ("pass", 0, 0), ("move", 0, 1), ("write", 0, 0), ("restart", 0, 0), ("pass", 0, 0)], 2, 1)
+def test_every_edit_is_sent_once_and_in_row_order_whatever_happens(
+    happened: list[tuple[str, int, int]], servers: int, regions: int
+) -> None:
+    source = Source(servers, regions)
+    streamer = Streamer(source)
+    for what, one, other in happened:
+        happen(source, streamer, what, one, other)
+    settle(source, streamer)
+    of_source, of_stream = defaultdict(list), defaultdict(list)
+    for entry in source.edits():
+        of_source[entry.region].append(entry.number)
+    for entry in streamer.sent:
+        of_stream[entry.region].append(entry.number)
+    assert of_stream == {region: sorted(numbers) for region, numbers in of_source.items()}
+    require_row_order(streamer.sent, source)
+    assert not streamer.repeated
