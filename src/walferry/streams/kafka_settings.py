@@ -45,6 +45,9 @@ _REFUSED = {
 }  # fmt: skip
 """Settings of librdkafka that a user may not set, each with the reason."""
 
+_NUMBERS = ("batch.size", "queue.buffering.max.kbytes")
+"""Settings whose values walferry fits to the topics' limits."""
+
 _OF_EVERY_CLIENT = (
     "security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.", "socket.", "client.", "broker.", "api.",
     "metadata.", "topic.metadata.", "reconnect.", "retry.", "connections.", "debug", "log.",
@@ -118,6 +121,8 @@ def _value(name: str, value: object) -> object:
     reason = _REFUSED.get(name) or (_NO_CODE if name.endswith(("_cb", "_callback")) or name == "on_delivery" else None)
     if reason is not None:
         raise ValueError(f"{name} cannot be set: {reason}")
+    if name in _NUMBERS and not str(value).isdecimal():
+        raise ValueError(f"{name} must be a whole number")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):

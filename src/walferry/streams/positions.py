@@ -96,7 +96,8 @@ def _records(settings: KafkaSettings, topic: str, end: int, log: ClientLog) -> d
     consumer = Consumer(common | ours | log.configuration())
     try:
         doing = f"opening topic {topic}"
-        repeat(lambda wait_s: consumer.list_topics(topic, wait_s), doing, log)  # else `assign` waits a second for it
+        # Else `assign` waits a second for the topic's partition.
+        repeat(lambda wait_s: consumer.list_topics(topic, wait_s), doing, log, serve=lambda: consumer.poll(0))
         consumer.assign([Place(topic, 0, OFFSET_BEGINNING)])
         return _read(consumer, topic, end, log)
     finally:

@@ -24,7 +24,7 @@ from typing import NoReturn, Self
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from walferry.clock import steady_s
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import TransientError
 from walferry.streams.kafka_errors import (
     FENCED,
     LONGEST_WAIT_S,
@@ -36,7 +36,7 @@ from walferry.streams.kafka_errors import (
 )
 from walferry.streams.kafka_settings import KafkaSettings
 from walferry.streams.positions import Owner, read_positions
-from walferry.streams.topics import StreamTopics, Topic, check_unchanged
+from walferry.streams.topics import StreamTopics, Topic, check_unchanged, partition_counts
 
 Headers = list[tuple[str, bytes]]
 
@@ -73,9 +73,9 @@ class Shard:
 class Sink:
     """Writes the messages of one shard. A context manager, for one thread; made by `Sink.open`.
 
-    After any error but MessageTooLargeError it is of no more use. After TransientError, open another
-    one and go on from its positions: whether a commit whose end is unknown has happened can be seen there, nowhere
-    else. No call waits longer than about 30 s for the brokers.
+    After any error but MessageTooLargeError it is of no more use. After TransientError, open another one and go on from
+    its positions: whether a commit whose end is unknown has happened can be seen there, nowhere else. No call
+    waits longer than about 30 s for the brokers.
 
     The last one to open a sink of a shard has it: that only one process tries is for its caller to see to.
     """
@@ -201,10 +201,15 @@ class Sink:
         doing = f"opening transactional id {self._shard.transactional_id}"
         try:
             repeat(self._producer.init_transactions, doing, self._log, serve=self._serve)
-            known = repeat(lambda wait_s: self._producer.list_topics(timeout=wait_s), doing, self._log)
+            check_unchanged(self._partition_counts, self._topics)
         except KafkaException as raised:
             self._fail(raised.args[0], doing)
-        check_unchanged(known, self._topics)
+
+    def _partition_counts(self) -> dict[str, int]:
+        def ask(wait_s: float) -> dict[str, int]:
+            return partition_counts(self._producer.list_topics(timeout=wait_s))
+
+        return repeat(ask, "listing topics", self._log, serve=self._serve)
 
     def _check_usable(self) -> None:
         if self._taken_over:
@@ -253,7 +258,7 @@ class Sink:
             yield
         except KafkaException as raised:
             self._fail(raised.args[0], doing)
-        except WalferryError as error:
+        except BaseException as error:  # an interrupt, too: how the transaction ended is unknown
             self._spent = f"{doing} failed: {error}"
             raise
         self._began_s = None
@@ -310,14 +315,15 @@ class Sink:
 
 
 def _configuration(settings: KafkaSettings, shard: Shard, topics: StreamTopics) -> dict[str, str | int | bool]:
+    given = settings.client_settings()
     limits = [topic.max_message_bytes for topic in _all(topics)]
     least_queue = 2 * max(limits) // 1024 + 1
-    queued = {"queue.buffering.max.kbytes": str(max(_QUEUED_KBYTES, least_queue))}
+    queued = max(int(given.get("queue.buffering.max.kbytes", _QUEUED_KBYTES)), least_queue)
     return {
         **_DEFAULTS,
-        **queued,
-        "batch.size": min(_BATCH_BYTES, *limits),
-        **settings.client_settings(),
+        **given,
+        "queue.buffering.max.kbytes": queued,
+        "batch.size": min(int(given.get("batch.size", _BATCH_BYTES)), *limits),
         "transactional.id": shard.transactional_id,
         "transaction.timeout.ms": int(TRANSACTION_TIMEOUT_S * 1000),
         "enable.idempotence": True,

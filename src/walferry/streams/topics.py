@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,6 +19,8 @@ from walferry.streams.kafka_settings import KafkaSettings
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+SETTLE_S = 5.0
+"""a broker that has just started may not know every topic yet"""
 _ANSWER_S = 10.0
 """how long an admin request may take; it is repeated until LONGEST_WAIT_S are over"""
 
@@ -72,8 +74,8 @@ def prepare(
     """
     log = ClientLog(settings)
     admin = admin_client(settings, log)
-    known = _partitions(admin, log)
     wanted = {name: _of_changes(name, create) for name in changes} | {positions: _of_positions(positions, create)}
+    known = settled(lambda: _partitions(admin, log), wanted if create is None or expected else ())
     missing = [name for name in wanted if name not in known]
     if expected and positions in missing:
         raise lost(positions)
@@ -121,15 +123,33 @@ def check_count(name: str, partitions: int, recorded: int | None) -> None:
         )
 
 
-def check_unchanged(metadata: ClusterMetadata, topics: StreamTopics) -> None:
-    """Raise UsageError if a topic is no longer there, or no longer has the partitions that `prepare` found."""
+def check_unchanged(ask: Callable[[], dict[str, int]], topics: StreamTopics) -> None:
+    """Raise UsageError if a topic is no longer there, or no longer has the partitions that `prepare` found.
+
+    `ask`: asks the brokers for their `partition_counts`.
+    """
+    known = settled(ask, [*topics.changes, topics.positions.name])
     for topic in topics.changes.values():
-        there = metadata.topics.get(topic.name)
-        if there is None or not there.partitions:
+        if not known.get(topic.name):
             raise _unknown(topic.name, topic.partitions)
-        check_count(topic.name, len(there.partitions), topic.partitions)
-    if topics.positions.name not in metadata.topics:
+        check_count(topic.name, known[topic.name], topic.partitions)
+    if topics.positions.name not in known:
         raise lost(topics.positions.name)
+
+
+def settled(ask: Callable[[], dict[str, int]], names: Collection[str]) -> dict[str, int]:
+    """Partition counts by topic, asked for until all of `names` are there, for at most 5 s."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        known = ask()
+        if known.keys() >= set(names) or time.monotonic() >= deadline:
+            return known
+        time.sleep(0.2)
+
+
+def partition_counts(metadata: ClusterMetadata) -> dict[str, int]:
+    """The partition count of each topic that the user may see."""
+    return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
 
 def lost(positions: str) -> UsageError:
@@ -159,10 +179,14 @@ def answer(futures: Mapping[Any, Future[T]]) -> T:
 
 
 def _partitions(admin: AdminClient, log: ClientLog) -> dict[str, int]:
-    def listed(wait_s: float) -> dict[str, int]:
-        return {name: len(one.partitions) for name, one in admin.list_topics(timeout=wait_s).topics.items()}
-
-    return repeat(listed, "listing topics", log, serve=lambda: admin.poll(0), hosts_exist=False)
+    metadata = repeat(
+        lambda wait_s: admin.list_topics(timeout=wait_s),
+        "listing topics",
+        log,
+        serve=lambda: admin.poll(0),
+        hosts_exist=False,
+    )
+    return partition_counts(metadata)
 
 
 def _of_changes(name: str, create: Creation | None) -> NewTopic | None:

@@ -93,7 +93,8 @@ def test_a_limit_of_the_topic_is_read(settings: KafkaSettings, admin: AdminClien
     create(admin, topic, max_message_bytes="5000")
     made = prepare(settings, {topic: None}, positions_topic(topic), create=Creation(1, 1))
     assert made.changes[topic].max_message_bytes == 5000
-    with Sink.open(settings, Shard("source", topic), made) as writer:
+    wide = KafkaSettings(bootstrap=settings.bootstrap, client={"batch.size": "900000"})
+    with Sink.open(wide, Shard("source", topic), made) as writer:
         for _ in range(100):
             writer.send(topic, 0, b"row", os.urandom(4000))
         assert writer.commit({}) == 100

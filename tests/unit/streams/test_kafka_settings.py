@@ -112,6 +112,11 @@ def test_a_setting_that_would_break_the_guarantees_is_refused_by_name(name: str,
         given(**{name: "1"})
 
 
+def test_sizes_that_are_fitted_to_the_topics_are_numbers() -> None:
+    with pytest.raises(ValidationError, match=r"batch\.size must be a whole number"):
+        given(**{"batch.size": "large"})
+
+
 @pytest.mark.parametrize("bootstrap", ["", "host", "host:", ":9092", "host:0", "host:70000", "a:1,,b:1", "http://a:1"])
 def test_brokers_are_named_by_host_and_port(bootstrap: str) -> None:
     with pytest.raises(ValidationError, match="host:port"):
