@@ -75,10 +75,12 @@ def prepare(
     log = ClientLog(settings)
     admin = admin_client(settings, log)
     wanted = {name: _of_changes(name, create) for name in changes} | {positions: _of_positions(positions, create)}
-    known = settled(lambda: _partitions(admin, log), wanted if create is None or expected else ())
+    written = [name for name, recorded in changes.items() if recorded is not None] + [positions] * expected
+    known = settled(lambda: _partitions(admin, log), wanted if create is None else written)
     missing = [name for name in wanted if name not in known]
     if expected and positions in missing:
         raise lost(positions)
+    _check_kept(changes, known)
     if missing:
         if create is None:
             raise _unknown(missing[0], 1 if missing[0] == positions else None)
@@ -98,6 +100,7 @@ def look(
     log = ClientLog(settings)
     admin = admin_client(settings, log)
     known = _partitions(admin, log)
+    _check_kept(changes, known)
     missing = [name for name in (*changes, positions) if name not in known]
     if missing and create is None:
         raise _unknown(missing[0], 1 if missing[0] == positions else None)
@@ -109,6 +112,16 @@ def look(
         if name in found:
             check_count(name, found[name], recorded)
     return found
+
+
+def _check_kept(changes: Mapping[str, int | None], known: Collection[str]) -> None:
+    for name, recorded in changes.items():
+        if recorded is not None and name not in known:
+            raise UsageError(
+                f"topic {name}, which the stream began with, is gone, and the changes in it: ask who deleted it; "
+                "restore it, or begin a new epoch of the stream with a new topic",
+                topic=name,
+            )
 
 
 def check_count(name: str, partitions: int, recorded: int | None) -> None:

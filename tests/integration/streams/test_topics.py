@@ -13,7 +13,7 @@ from walferry.embedded.kafka import Broker
 from walferry.errors import UsageError
 from walferry.streams.kafka_settings import KafkaSettings
 from walferry.streams.sink import Shard, Sink
-from walferry.streams.topics import Creation, positions_topic, prepare
+from walferry.streams.topics import Creation, look, positions_topic, prepare
 
 _numbers = count()
 
@@ -87,6 +87,16 @@ def test_another_partition_count_than_recorded_is_refused_with_both(
 def test_a_position_topic_that_was_there_and_is_gone_stops_the_stream(settings: KafkaSettings, topic: str) -> None:
     with pytest.raises(UsageError, match="are lost, though they were written before: stop, and ask"):
         prepare(settings, {topic: None}, positions_topic(topic), create=Creation(1, 1), expected=True)
+
+
+def test_a_change_topic_that_was_there_and_is_gone_is_not_created_anew(
+    settings: KafkaSettings, admin: AdminClient, topic: str
+) -> None:
+    prepare(settings, {topic: None}, positions_topic(topic), create=Creation(1, 1))
+    admin.delete_topics([topic])[topic].result(30)
+    for check in (prepare, look):
+        with pytest.raises(UsageError, match=f"topic {topic}, which the stream began with, is gone"):
+            check(settings, {topic: 1}, positions_topic(topic), create=Creation(1, 1))
 
 
 def test_a_limit_of_the_topic_is_read(settings: KafkaSettings, admin: AdminClient, topic: str) -> None:
