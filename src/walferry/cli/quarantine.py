@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -15,8 +15,12 @@ from walferry.cli.options import (
     RunName,
     console,
     existing,
+    owner,
     print_json,
 )
+
+if TYPE_CHECKING:
+    from walferry.ledger import Ledger
 
 
 class Resolution(StrEnum):
@@ -64,16 +68,34 @@ def quarantine_release(
     dry_run: DryRun = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Release an item; the next replay round applies the decision."""
-    from walferry.replay.quarantine import check_release, release
-    from walferry.run.run import Run
-
-    with existing(ledger) as book, Run(book, book.find(name).run_id) as run:
-        if dry_run:
-            check_release(run, item, how.value)
-            print(f"would release item {item} of {run.run_id} by {how.value}: {reason}")
+    """Release an item; the next replay round, or the stream, applies the decision."""
+    with existing(ledger) as book:
+        record = book.find(name)
+        would = f"would release item {item} of {record.run_id} by {how.value}: {reason}"
+        if record.kind == "stream":
+            _release_of_stream(book, record.run_id, item, how, reason, would if dry_run else "")
             return
-        release(run, item, how.value, reason)
-        window = run.spec.window is not None
-        print(f"item {item} released by {how.value}; " + (
-            "replay the window again to apply this" if window else "the next round applies this"))  # fmt: skip
+        from walferry.replay.quarantine import check_release, release
+        from walferry.run.run import Run
+
+        with Run(book, record.run_id) as run:
+            if dry_run:
+                check_release(run, item, how.value)
+                print(would)
+                return
+            release(run, item, how.value, reason)
+            window = run.spec.window is not None
+    print(f"item {item} released by {how.value}; " + (
+        "replay the window again to apply this" if window else "the next round applies this"))  # fmt: skip
+
+
+def _release_of_stream(book: Ledger, run_id: str, item: int, how: Resolution, reason: str, would: str) -> None:
+    """Release an item of a stream, or say what `would` be done."""
+    from walferry.streams.releasing import check_release, release
+
+    if would:
+        check_release(book.of(run_id), item, how.value)
+        print(would)
+        return
+    release(book.of(run_id), item, how.value, reason, owner())
+    print(f"item {item} released by {how.value}; a stream at work goes on with its region within seconds")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from walferry.amounts import amount
 from walferry.clock import now_ms
 from walferry.ledger import Round
 from walferry.ledger.rows import Hold, QuarantineItem, WalRange
@@ -11,12 +13,16 @@ from walferry.replay.log.cut import as_seen
 from walferry.run.facts import fenced_ms
 from walferry.run.progress.backlog import unapplied
 from walferry.run.progress.lag import Ahead, ahead_of, keep_ahead
-from walferry.streams.follower import Follower, Passed, Refused, Tally
+from walferry.streams.follower import Follower, Passed, Tally
+from walferry.streams.sending import Refused
 from walferry.streams.stream_run import StreamRun
 from walferry.wal.files import WalFile
 
 ROUND_MS = (2_000, 60_000)
 """shortest and longest time between two rounds; in between, a quarter of `max_lag`"""
+
+TELL_MS = 1_000
+"""time between two notes of the lag"""
 
 
 class Account:
@@ -29,7 +35,7 @@ class Account:
         least, most = ROUND_MS
         self._round_ms = min(most, max(least, run.spec.max_lag * 250))
         self._began_ms = now_ms()
-        self._next_ms = 0
+        self._next_ms = self._told_ms = 0
         self._sums = [0, 0, 0]  # bytes, entries, cells
         self._covered_ms = self._ahead.covered_ms or fenced_ms(run.ledger) or self._began_ms
         self._seen: dict[str, WalFile] = {}
@@ -38,7 +44,7 @@ class Account:
 
     def add(self, passed: Passed) -> int:
         """Record a pass. Returns how many items were put into quarantine."""
-        for number, count in enumerate((passed.read_bytes, passed.events, passed.cells)):
+        for number, count in enumerate((passed.read_bytes, passed.messages, passed.cells)):
             self._sums[number] += count
         if passed.covered_ms is not None:
             self._covered_ms = max(self._covered_ms, passed.covered_ms)
@@ -49,18 +55,23 @@ class Account:
             self._next_ms = now + self._round_ms
             self._record_files()
             self._record_round(now)
-        elif passed.covered_ms is not None:
+        elif passed.covered_ms is not None and now - self._told_ms >= TELL_MS:
+            self._told_ms = now
             self._ahead = self._ahead.covering(passed.covered_ms, now)
             keep_ahead(self._run.ledger, self._ahead)
         return len(passed.refused)
 
     def _quarantine(self, refused: Sequence[Refused]) -> None:
-        items = [
-            QuarantineItem(
-                one.file, one.offset, one.offset_end, one.table, one.region, one.sequence_number, one.reason, one.data
+        released = Counter((item.file, item.start) for item in self._run.ledger.quarantine.items("released"))
+        items = []
+        for one in refused:
+            before = released[one.file, one.offset]
+            reason = f"{one.reason}; so it was before {amount(before, 'release')}" if before else one.reason
+            items.append(
+                QuarantineItem(
+                    one.file, one.offset, one.offset_end, one.table, one.region, one.sequence_number, reason, one.data
+                )
             )
-            for one in refused
-        ]
 
         def holds(ids: Sequence[int]) -> list[Hold]:
             return [

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +23,9 @@ from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.client import HBaseClient
 from walferry.storage import FileSystem
-from walferry.streams.messages import Form, Messages, messages
-from walferry.streams.order import LogPlace, RegionOrder, Taken
+from walferry.streams.order import NEVER, LogPlace, RegionOrder, Taken
 from walferry.streams.regions import KnownRegions
+from walferry.streams.sending import Refused, Sender, Sending
 from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
 from walferry.wal.live_tail import LiveTail
@@ -45,31 +44,7 @@ IDLE_COMMIT_SECONDS = 10.0
 """positions are recorded this often when there is nothing to send"""
 MOST_WAITING_BYTES = 512 << 20
 """bytes of entries that may wait for their order to be known; a pass that reads beyond fails"""
-OVERHEAD_BYTES = 512
-"""of a message, beside key and value: its headers, and what Kafka adds"""
 _OF_STREAM = (Marker.REGION_OPEN, Marker.REGION_CLOSE)
-
-
-class Sender(Protocol):
-    """Sends messages in transactions (`streams.sink.Sink`)."""
-
-    def send(
-        self, topic: str, partition: int, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]] | None
-    ) -> None:
-        """Send a message in the transaction, which begins with the first one."""
-
-    def commit(self, changed: Mapping[str, bytes | None]) -> int:
-        """Record positions in the transaction and commit it. Returns the number of messages."""
-
-
-@dataclass(frozen=True)
-class Topic:
-    """Where a table's messages go."""
-
-    name: str
-    partitions: int
-    most_bytes: int
-    """of one message"""
 
 
 @dataclass
@@ -91,24 +66,10 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """An entry that cannot be sent, and why; its region is held from there on."""
-
-    file: str
-    offset: int
-    offset_end: int
-    table: str
-    region: str
-    sequence_number: int
-    reason: str
-    data: bytes
-
-
-@dataclass(frozen=True)
 class Passed:
     """What one pass did."""
 
-    events: int
+    messages: int
     cells: int
     """of the entries sent; filters may have left some of them out"""
     read_bytes: int
@@ -128,20 +89,20 @@ class Follower:
         source: HBaseClient,
         files: FileSystem,
         root: str,
-        topics: Mapping[str, Topic],
-        form: Form,
+        tables: Collection[str],
+        sending: Sending,
         sink: Sender,
         known: KnownRegions,
         positions: StreamPositions,
         held: Collection[str] = (),
     ) -> None:
-        """`topics`: by table, as the log names it. `positions`: where to begin. `held`: regions to hold from their
-        first entry that was not sent."""
+        """`tables`: as the log names them. `positions`: where to begin. `held`: regions to hold from their first entry
+        that was not sent."""
         self._source = source
         self._files = files
         self._root = root
-        self._topics = topics
-        self._form = form
+        self._tables = frozenset(tables)
+        self._sending = sending
         self._sink = sink
         self._known = known
         self._tail = LiveTail(files, root)
@@ -153,9 +114,9 @@ class Follower:
         before = {group: read.read for group, read in positions.groups.items()}
         self._order = RegionOrder(before, known.share_rows)
         for region, sent in positions.regions.items():
-            self._order.know(sent.table, region, sent.server, sent.number)
-        for region in held:
-            self._order.hold(region, {}, positions.regions[region].number if region in positions.regions else -1)
+            self._order.know(sent.table, region, sent.server, sent.number, sent.incarnation)
+        for region in set(held) & positions.regions.keys():
+            self._order.hold(region, {}, positions.regions[region].number)
         self.tallies: dict[str, dict[str, Tally]] = {}
         """by file and table, of files that were read from their beginning; the caller drops files it needs no more"""
         self._rolled: dict[str, float] = {}
@@ -180,15 +141,17 @@ class Follower:
         answers = self._known.read_points(self._order.asks(taken))
         passed = self._order.pass_on(taken, answers, whole=whole)
         self._require_known_repetitions()
-        cells = sum(int(one.batch.cell_count[one.picked].sum()) for one in passed)
-        events, refused = self._send(passed)
-        self._commit(bool(events))
+        sent = self._sending.send(passed, self._order.incarnation)
+        for region, places in sent.held.items():
+            before = self._committed.regions.get(region)
+            self._order.hold(region, places, sent.last.get(region, NEVER if before is None else before.number))
+        self._commit(bool(sent.messages))
         self._roll_late()
         if self._order.waiting_bytes > MOST_WAITING_BYTES:
             raise TransientError("too many entries wait for their order to be known")
         covered = began_ms if whole and not self._order.unsent() else None
         size = sum(span.stop - span.start for span in end.spans) if end is not start else 0
-        return Passed(events, cells, size, whole, began_ms, covered, tuple(refused))
+        return Passed(sent.messages, sent.cells, size, whole, began_ms, covered, tuple(sent.refused))
 
     def _read(self, spans: Sequence[FileSpan]) -> list[Taken]:
         with ThreadPoolExecutor(READERS, thread_name_prefix="stream") as readers:
@@ -224,7 +187,7 @@ class Follower:
         try:
             for batch in wal:
                 wanted = batch.holds_data | batch.of_kinds(_OF_STREAM)
-                picked = np.flatnonzero(wanted & batch.of_tables(self._topics.keys()))
+                picked = np.flatnonzero(wanted & batch.of_tables(self._tables))
                 if len(picked):
                     yield Taken(name.group, name.server, name.number, batch, picked, span.sealed)
         except GapError:
@@ -273,69 +236,6 @@ class Follower:
             )  # fmt: skip
         log.warning("%d entries of %s.%d were written twice and are left out", len(one.picked), one.group, one.number)
 
-    def _send(self, passed: Sequence[Taken]) -> tuple[int, list[Refused]]:
-        events, refused = 0, list[Refused]()
-        held: dict[str, dict[str, LogPlace]] = {}
-        last: dict[str, int] = {}
-        for one in passed:
-            one = _without(one, held)
-            while len(one.picked):
-                made = messages(self._form, one.batch, one.picked, np.zeros(len(one.picked), np.int32))
-                first = self._first_refused(one, made)
-                if first is None:
-                    break
-                refused.append(first)
-                region = first.region
-                names, numbers = one.batch.region[one.picked], one.batch.sequence_number[one.picked]
-                mine = np.array([one.batch.regions[code].decode() == region for code in names.tolist()])
-                good = mine & (numbers < first.sequence_number)
-                if good.any():
-                    last[region] = int(numbers[good][-1])
-                held[region] = {one.group: LogPlace(one.number, first.offset)}
-                one = one.only(one.picked[~mine | good])
-            if len(one.picked):
-                events += self._send_all(one, made)
-                for code in np.unique(one.batch.region[one.picked]).tolist():
-                    mine = one.batch.region[one.picked] == code
-                    last[one.batch.regions[code].decode()] = int(one.batch.sequence_number[one.picked[mine]][-1])
-        for region, places in held.items():
-            before = self._committed.regions.get(region)
-            self._order.hold(region, places, last.get(region, -1 if before is None else before.number))
-        return events, refused
-
-    def _first_refused(self, one: Taken, made: Messages) -> Refused | None:
-        """The first entry of which a message cannot be sent."""
-        batch = one.batch
-        reasons = dict(made.refused)
-        sizes = np.diff(made.key_ends) + np.diff(made.value_ends) + OVERHEAD_BYTES
-        limits = np.array([self._topic(batch.tables[code]).most_bytes for code in range(len(batch.tables))] or [0])
-        for number in np.flatnonzero(sizes > limits[batch.table[made.entry]]).tolist():
-            limit = int(limits[batch.table[made.entry[number]]])
-            reasons.setdefault(number, f"the message has {int(sizes[number])} bytes, the topic takes {limit}")
-        if not reasons:
-            return None
-        number = min(reasons)
-        entry = int(made.entry[number])
-        table, region = batch.table_and_region(entry)
-        data = batch.buffer[batch.start[entry] : batch.end[entry]].tobytes()
-        return Refused(
-            f"{one.group}.{one.number}", int(batch.offset[entry]), int(batch.offset_end[entry]), table, region,
-            int(batch.sequence_number[entry]), reasons[number], data,
-        )  # fmt: skip
-
-    def _topic(self, table: bytes) -> Topic:
-        return self._topics.get(table.decode(), _NO_TOPIC)
-
-    def _send_all(self, one: Taken, made: Messages) -> int:
-        tables = one.batch.table[made.entry].tolist()
-        topics = [self._topic(name) for name in one.batch.tables]
-        counts = np.array([max(1, topic.partitions) for topic in topics] or [1])
-        partitions = (made.hash % counts[one.batch.table[made.entry]]).tolist()
-        send = self._sink.send
-        for number, (table, partition) in enumerate(zip(tables, partitions, strict=True)):
-            send(topics[table].name, partition, made.key(number), made.value(number), made.headers(number))
-        return len(tables)
-
     def _commit(self, sent: bool) -> None:
         if not sent and steady_s() - self._committed_s < IDLE_COMMIT_SECONDS:
             return
@@ -357,7 +257,7 @@ class Follower:
             self._numbers[group] = {n for n in self._numbers[group] if n >= position.number}
             groups[group] = GroupRead(position, read)
         regions = {name: RegionSent(*known, self._known.rows_of(name)) for name, known in self._order.sent().items()}
-        return StreamPositions(groups, regions)
+        return StreamPositions(groups, regions, self._sending.schemas)
 
     def _roll_late(self) -> None:
         """Roll the WAL of servers whose entries have waited for long: a sealed file needs no acknowledgement."""
@@ -398,24 +298,6 @@ class OldNumberError(WalferryError):
     """A region's log has an entry with an old number; facts `table`, `region`, `number`."""
 
 
-_NO_TOPIC = Topic("", 1, 2**31)
-
-
 def _identity(batch: EntryBatch, entry: int) -> tuple[int, int, int, bytes]:
     cells = batch.buffer[batch.cells_start[entry] : batch.end[entry]].tobytes()
     return hash(batch.table_and_region(entry)), int(batch.sequence_number[entry]), int(batch.write_time[entry]), cells
-
-
-def _without(one: Taken, held: dict[str, dict[str, LogPlace]]) -> Taken:
-    """The entries without those of regions that are held since an earlier part of the pass; notes where they are."""
-    if not held:
-        return one
-    keep = np.ones(len(one.picked), bool)
-    for code in np.unique(one.batch.region[one.picked]).tolist():
-        places = held.get(one.batch.regions[code].decode())
-        if places is not None:
-            mine = one.batch.region[one.picked] == code
-            first = one.only(one.picked[mine]).first()
-            places[one.group] = min(first, places.get(one.group, first))
-            keep &= ~mine
-    return one.only(one.picked[keep])

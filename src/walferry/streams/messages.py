@@ -67,6 +67,16 @@ class Form:
     decode: Decode | None = None
 
 
+def headers_of(epoch: int, incarnation: int, sequence_number: int, index: int) -> list[tuple[str, bytes]]:
+    """The headers of a message at a position: position, epoch and version."""
+    version = (incarnation << kernels.SEQUENCE_NUMBER_BITS | sequence_number) << kernels.INDEX_BITS | index
+    return [
+        ("position", b"%d.%d.%d" % (incarnation, sequence_number, index)),
+        ("epoch", b"%d" % epoch),
+        ("version", b"%d" % version),
+    ]
+
+
 @dataclass(frozen=True)
 class Messages:
     """n messages, in the order of their entries and of the rows in them.
@@ -103,13 +113,7 @@ class Messages:
         """The headers of a message: position, epoch and version. Raises ValueError for a refused message."""
         if number in self.refused:
             raise ValueError(f"message {number} is refused: {self.refused[number]}")
-        incarnation, sequence_number, index = self._positions[number]
-        version = (incarnation << kernels.SEQUENCE_NUMBER_BITS | sequence_number) << kernels.INDEX_BITS | index
-        return [
-            ("position", b"%d.%d.%d" % (incarnation, sequence_number, index)),
-            ("epoch", b"%d" % self.epoch),
-            ("version", b"%d" % version),
-        ]
+        return headers_of(self.epoch, *self._positions[number])
 
     def partitions(self, count: int) -> Int32s:
         """int32[n]: the partition of each message in a topic with so many, as Java's default partitioner has it."""

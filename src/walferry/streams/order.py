@@ -18,6 +18,10 @@ at or below the read point that its server tells for the region, or until the fi
 until the region has closed there in order and opened elsewhere. When a file is sealed with fewer bytes than it had
 shown, the entries past its end were never acknowledged, and are dropped.
 
+A region that is not known, and opens with a number that one of its rows has had already, begins anew: the table was
+truncated, or created again. (Before 2.0 so does a daughter that takes over no file.) Its **incarnation** is then one
+higher than that of the regions before it, and it waits until nothing of these waits in the whole table.
+
 Each entry is passed on once: what is at or below the last number passed on, in the part of the log that was read
 before, is known. In another part of the log it is `repeated`: a server that loses a log's data nodes writes entries
 again, to its next log.
@@ -71,13 +75,28 @@ class Taken:
         return replace(self, picked=which)
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A region goes on in a new stay: what it opened with counts from here on."""
+
+    table: str
+    region: str
+    number: int
+    """of the opening, or of the first entry that was read after it"""
+    incarnation: int
+    begins: bool = False
+    """the first region of the table in this incarnation"""
+
+
 @dataclass
 class _Stay:
     server: str
     opened: int
     """the number of its opening, or of the first entry that was read of it"""
+    since_ms: int
+    """when that was written, by its server's clock"""
     seen: int
-    """the pass that has read that"""
+    """the pass that has read it"""
     closed: int | None = None
     over: bool = False
     """a later stay follows it: everything of it was read"""
@@ -89,6 +108,7 @@ class _Region:
     table: str
     sent: int = NEVER
     """the number of the last entry passed on"""
+    incarnation: int = 0
     current: bool = False
     """whether entries of the first stay may be passed on"""
     stays: list[_Stay] = field(default_factory=list)
@@ -131,18 +151,31 @@ class RegionOrder:
         self.taken_back = 0
         """entries that a file had shown and was sealed without"""
 
-    def know(self, table: str, region: str, server: str, sent: int = NEVER) -> None:
+    def know(self, table: str, region: str, server: str, sent: int = NEVER, incarnation: int = 0) -> None:
         """A region whose entries up to `sent` were all passed on, the last of them on `server` ("": unknown)."""
-        stays = [_Stay(server, sent, 0)] if server else []
-        self._regions[region] = _Region(table, sent, current=bool(stays), stays=stays)
+        stays = [_Stay(server, sent, 0, 0)] if server else []
+        self._regions[region] = _Region(table, sent, incarnation, current=bool(stays), stays=stays)
 
-    def sent(self) -> dict[str, tuple[str, str, int]]:
-        """For each known region its table, the server of the stay that is passed on ("" for none), and the number of
-        the last entry passed on."""
+    def sent(self) -> dict[str, tuple[str, str, int, int]]:
+        """For each known region its table, the server of the stay that is passed on ("" for none), the number of the
+        last entry passed on, and the incarnation."""
         return {
-            name: (known.table, known.stays[0].server if known.current and known.stays else "", known.sent)
+            name: (
+                known.table, known.stays[0].server if known.current and known.stays else "", known.sent,
+                known.incarnation,
+            )
             for name, known in self._regions.items()
-        }
+        }  # fmt: skip
+
+    def incarnation(self, region: str) -> int:
+        """The incarnation of a known region."""
+        return self._regions[region].incarnation
+
+    def forget(self, region: str) -> None:
+        """Forget a region that no longer exists, unless something of it waits. Call this only while nothing is unsent:
+        its entries would count as new if they were read again."""
+        if region not in self._busy:
+            del self._regions[region]
 
     def hold(self, region: str, refused: Mapping[str, LogPlace], sent: int) -> None:
         """Pass on nothing more of a region: its last entry that was sent has the number `sent`. `refused`: for each WAL
@@ -186,14 +219,14 @@ class RegionOrder:
         self.taken_back += len(one.picked) - len(stays)
         return replace(one, picked=stays, sealed=True) if len(stays) else None
 
-    def pass_on(self, taken: Sequence[Taken], read_points: Mapping[Asked, int], *, whole: bool) -> list[Taken]:
+    def pass_on(self, taken: Sequence[Taken], read_points: Mapping[Asked, int], *, whole: bool) -> list[Taken | Opened]:
         """The entries that can be passed on after a pass that has read `taken`, in the order to send them.
 
         `read_points`: the answers to `asks`; no answer: the server does not have the region. `whole`: the pass has read
         every log to its end, and no log is being split.
         """
         self._pass += 1
-        found: list[Taken] = []
+        found: list[Taken | Opened] = []
         for name in sorted(self._busy):
             self._go_on(name, read_points, found)
         for one in taken:
@@ -225,7 +258,7 @@ class RegionOrder:
         }  # fmt: skip
         return sum(batches.values())
 
-    def _take(self, one: Taken, read_points: Mapping[Asked, int], found: list[Taken]) -> None:
+    def _take(self, one: Taken, read_points: Mapping[Asked, int], found: list[Taken | Opened]) -> None:
         batch, picked = one.batch, one.picked
         if not len(picked):
             return
@@ -269,7 +302,7 @@ class RegionOrder:
         if old.any():
             self.repeated.append(one.only(one.picked[old]))
 
-    def _put(self, name: str, one: Taken, read_points: Mapping[Asked, int], found: list[Taken]) -> None:
+    def _put(self, name: str, one: Taken, read_points: Mapping[Asked, int], found: list[Taken | Opened]) -> None:
         """Entries of one region that cannot be passed on at once, or come with an opening or a closing."""
         known = self._regions[name]
         if known.held_from is not None:
@@ -280,29 +313,29 @@ class RegionOrder:
         for some in np.split(one.picked, np.unique(np.concatenate([markers, markers + 1]))):
             if not len(some):
                 continue
-            number = int(batch.sequence_number[some[0]])
+            number, at_ms = int(batch.sequence_number[some[0]]), int(batch.write_time[some[0]])
             kind = batch.marker[some[0]]
             if kind == Marker.REGION_OPEN:
                 if number > known.sent:
-                    known.stays.append(_Stay(one.server, number, self._pass))
+                    known.stays.append(_Stay(one.server, number, at_ms, self._pass))
             elif kind == Marker.REGION_CLOSE:
                 if number > known.sent:
-                    self._stay(known, one.server, number).closed = number
+                    self._stay(known, one.server, number, at_ms).closed = number
             else:
-                self._stay(known, one.server, number).waiting.append(one.only(some))
+                self._stay(known, one.server, number, at_ms).waiting.append(one.only(some))
         self._busy.add(name)
         self._go_on(name, read_points, found)
 
-    def _stay(self, known: _Region, server: str, number: int) -> _Stay:
+    def _stay(self, known: _Region, server: str, number: int, at_ms: int) -> _Stay:
         """The region's newest stay on a server that began at or before a number."""
         for stay in reversed(known.stays):
             if stay.server == server and (stay.opened <= number or (known.current and stay is known.stays[0])):
                 return stay
-        stay = _Stay(server, number, self._pass)
+        stay = _Stay(server, number, at_ms, self._pass)
         known.stays.append(stay)
         return stay
 
-    def _go_on(self, name: str, read_points: Mapping[Asked, int], found: list[Taken]) -> None:
+    def _go_on(self, name: str, read_points: Mapping[Asked, int], found: list[Taken | Opened]) -> None:
         """Pass on what can be of a region's current stay, and of the stays that follow it directly."""
         known = self._regions[name]
         while known.current:
@@ -313,6 +346,8 @@ class RegionOrder:
                 break
             del known.stays[0]
             known.current = bool(known.stays)
+            if known.current:
+                found.append(Opened(known.table, name, known.stays[0].opened, known.incarnation))
         if not known.is_busy:
             self._busy.discard(name)
 
@@ -328,7 +363,7 @@ class RegionOrder:
                 stay.over = True
                 return
 
-    def _pass_waiting(self, known: _Region, stay: _Stay, read_point: int, found: list[Taken]) -> None:
+    def _pass_waiting(self, known: _Region, stay: _Stay, read_point: int, found: list[Taken | Opened]) -> None:
         while stay.waiting:
             one = stay.waiting[0]
             numbers = one.batch.sequence_number[one.picked]
@@ -348,7 +383,7 @@ class RegionOrder:
                 return
             del stay.waiting[0]
 
-    def _find_successors(self, read_points: Mapping[Asked, int], found: list[Taken], *, whole: bool) -> None:
+    def _find_successors(self, read_points: Mapping[Asked, int], found: list[Taken | Opened], *, whole: bool) -> None:
         """After a whole pass, put in order the stays that were seen before it began."""
         if not whole:
             return
@@ -361,9 +396,15 @@ class RegionOrder:
             if not known.current and not self._may_begin(known, name):
                 continue  # or it is held now
             later.sort(key=lambda stay: stay.opened)
-            first = [known.stays[0]] if known.current else []
-            known.stays = first + later
-            known.current = True
+            if known.current:
+                known.stays = [known.stays[0], *later]
+            else:
+                before = known.incarnation
+                if not self._incarnate(known, name, later[0].opened):
+                    continue
+                known.stays, known.current = later, True
+                begins = known.incarnation > before and self._is_first(known, name)
+                found.append(Opened(known.table, name, later[0].opened, known.incarnation, begins))
             last = max(sure)
             for stay, following in zip(known.stays, known.stays[1:], strict=False):
                 stay.over = stay.over or following.opened <= last
@@ -383,15 +424,45 @@ class RegionOrder:
             if region.held_from is not None:
                 self.hold(name, {}, known.sent)
                 return False
-            if not region.current and min(stay.opened for stay in region.stays) > min(
-                stay.opened for stay in known.stays
-            ):
+            if not region.current and _age(region) > _age(known):
                 continue  # it is younger
             if any(stay.waiting for stay in region.stays):
                 if shared and region.current and region.stays[0].closed is not None:
                     region.stays[0].over = True  # passed on in the next pass
                 return False
         return True
+
+    def _incarnate(self, known: _Region, name: str, opened: int) -> bool:
+        """Find the incarnation of a region that is about to begin. False if it must wait: it begins anew, and something
+        of the table's former incarnation waits."""
+        if known.sent != NEVER:
+            return True
+        earlier = {
+            other: region for other, region in self._regions.items()
+            if other != name and region.table == known.table and self._share_rows(name, other)
+            and (region.current or not region.stays)
+        }  # fmt: skip
+        newest = max((region.incarnation for region in earlier.values()), default=0)
+        numbers = (region.sent for region in earlier.values() if region.incarnation == newest)
+        incarnation = newest + (opened <= max(numbers, default=NEVER))
+        for other in self._busy - {name} if incarnation > newest else ():
+            region = self._regions[other]
+            waits = region.held_from is None and region.current and any(stay.waiting for stay in region.stays)
+            if region.table == known.table and waits:
+                return False
+        known.incarnation = max(known.incarnation, incarnation)
+        return True
+
+    def _is_first(self, known: _Region, name: str) -> bool:
+        """Whether no other region of the table has this incarnation."""
+        others = (region for other, region in self._regions.items() if other != name and region.table == known.table)
+        return all(region.incarnation < known.incarnation for region in others)
+
+
+def _age(region: _Region) -> tuple[int, int]:
+    """Orders regions that are not passed on yet: numbers do not, since a new history may begin in between."""
+    first = min(region.stays, key=lambda stay: stay.opened)
+    return first.since_ms, first.opened
 
 
 def _has_closed(region: _Region) -> bool:

@@ -1,7 +1,7 @@
 """How far a stream has sent each region and each WAL group: the records of its position topic.
 
 They are written in the transaction that sends the messages, so they are never older or newer than what a consumer that
-reads committed can see. Keys are text: "group NAME" and "region NAME"; values are JSON.
+reads committed can see. Keys are text: "group NAME", "region NAME", "table NAME" and "stream"; values are JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from walferry.errors import WalferryError
 from walferry.streams.order import LogPlace
 from walferry.wal.offsets import GroupPosition
 
-_GROUP, _REGION = "group ", "region "
+_GROUP, _REGION, _TABLE, _STREAM = "group ", "region ", "table ", "stream"
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class RegionSent:
     """where its last stay is that was passed on; "" if it is not known"""
     number: int
     """the sequence number of its last entry that was sent; -1 for none"""
+    incarnation: int
+    """rises when the table's history begins anew"""
     rows: tuple[bytes, bytes] | None
     """[start, end); None if they are not known"""
 
@@ -47,12 +49,9 @@ class StreamPositions:
 
     groups: Mapping[str, GroupRead] = field(default_factory=dict)
     regions: Mapping[str, RegionSent] = field(default_factory=dict)
-
-    def records(self) -> dict[str, bytes]:
-        """The records of the position topic, by key."""
-        groups = {_GROUP + name: _encoded(_group_json(known)) for name, known in self.groups.items()}
-        regions = {_REGION + name: _region_bytes(known) for name, known in self.regions.items()}
-        return groups | regions
+    schemas: Mapping[str, str] = field(default_factory=dict)
+    """of each table the digest of the descriptor that consumers know (`events.schema_digest`)"""
+    epoch: int = 1
 
     def changed(self, before: StreamPositions) -> dict[str, bytes | None]:
         """The records that differ from those of earlier positions; None: to be deleted."""
@@ -66,22 +65,34 @@ class StreamPositions:
             for name, known in self.regions.items()
             if before.regions.get(name) != known
         }
+        found |= {
+            _TABLE + name: _encoded({"schema": digest})
+            for name, digest in self.schemas.items()
+            if before.schemas.get(name) != digest
+        }
+        if before.epoch != self.epoch or not before.groups:
+            found[_STREAM] = _encoded({"epoch": self.epoch})
         found |= {_GROUP + name: None for name in before.groups.keys() - self.groups.keys()}
+        found |= {_TABLE + name: None for name in before.schemas.keys() - self.schemas.keys()}
         return found | {_REGION + name: None for name in before.regions.keys() - self.regions.keys()}
 
     @classmethod
     def of_records(cls, records: Mapping[str, bytes]) -> StreamPositions:
         """Read the records of a position topic. Raises WalferryError for one that no walferry wrote."""
-        groups, regions = {}, {}
+        groups, regions, schemas, epoch = {}, {}, {}, 1
         for key, value in records.items():
             try:
                 if key.startswith(_GROUP):
                     groups[key.removeprefix(_GROUP)] = _group_of(json.loads(value))
                 elif key.startswith(_REGION):
                     regions[key.removeprefix(_REGION)] = _region_of(json.loads(value))
+                elif key.startswith(_TABLE):
+                    schemas[key.removeprefix(_TABLE)] = str(json.loads(value)["schema"])
+                elif key == _STREAM:
+                    epoch = int(json.loads(value)["epoch"])
             except (ValueError, TypeError, KeyError) as error:
                 raise WalferryError(f"the position topic has a record {key!r} that walferry did not write") from error
-        return cls(groups, regions)
+        return cls(groups, regions, schemas, epoch)
 
 
 def _encoded(value: Any) -> bytes:
@@ -103,9 +114,14 @@ def _group_of(value: dict[str, Any]) -> GroupRead:
 
 def _region_bytes(known: RegionSent) -> bytes:
     rows = None if known.rows is None else [row.hex() for row in known.rows]
-    return _encoded({"table": known.table, "server": known.server, "number": known.number, "rows": rows})
+    return _encoded(
+        {
+            "table": known.table, "server": known.server, "number": known.number, "incarnation": known.incarnation,
+            "rows": rows,
+        }
+    )  # fmt: skip
 
 
 def _region_of(value: dict[str, Any]) -> RegionSent:
     rows = value["rows"] and (bytes.fromhex(value["rows"][0]), bytes.fromhex(value["rows"][1]))
-    return RegionSent(value["table"], value["server"], value["number"], rows)
+    return RegionSent(value["table"], value["server"], value["number"], value["incarnation"], rows)

@@ -5,21 +5,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import TableDescriptor
+from walferry.hbase.errors import TableNotFoundError
 from walferry.replay.keeping import protect
 from walferry.replay.log.cut import server_of, start_fence
 from walferry.run.facts import kept_lines
 from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.run import RunEndedError, file_system
+from walferry.storage import open_file_system
 from walferry.streams.account import Account
-from walferry.streams.follower import Follower, Topic
+from walferry.streams.events import schema_digest
+from walferry.streams.follower import Follower
 from walferry.streams.messages import Form
 from walferry.streams.order import NEVER, LogPlace
 from walferry.streams.regions import KnownRegions
+from walferry.streams.sending import Claims, Sending, Topic
 from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
 from walferry.streams.sink import Sink
 from walferry.streams.stream_run import StreamRun
@@ -29,9 +35,8 @@ from walferry.wal.offsets import GroupPosition
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = 0.25
-"""pause after a pass that found nothing"""
-PAUSED_SECONDS = 1.0
+LOOK_SECONDS = 1.0
+"""time between two looks into the ledger: whether the run has ended, is paused, or an item was released"""
 RETRY_SECONDS = (1.0, 30.0)
 RELEASE_SECONDS = 600.0
 
@@ -133,13 +138,14 @@ def follow(run: StreamRun) -> dict[str, Any]:
     """
 
     def work() -> dict[str, Any]:
+        turn = Turn(run)
         pause = RETRY_SECONDS[0]
         with protect.tended(run):
             while True:
                 began = steady_s()
                 try:
                     while True:
-                        _follow(run)
+                        _follow(run, turn)
                 except TransientError as error:
                     if steady_s() - began > RETRY_SECONDS[1]:
                         pause = RETRY_SECONDS[0]
@@ -151,15 +157,36 @@ def follow(run: StreamRun) -> dict[str, Any]:
     return run.once("stream", work)
 
 
-def _follow(run: StreamRun) -> None:
+class Turn:
+    """This attempt's right to stream, which it loses once the run has ended or another process has begun the phase.
+
+    Kafka fences an older process only while it has a sink. One that was suspended for long would open another one and
+    take the stream back.
+    """
+
+    def __init__(self, run: StreamRun) -> None:
+        self._run = run
+        self._attempt = self._attempts()
+
+    def require(self) -> None:
+        """Raise RunEndedError if it is lost."""
+        state = self._run.ledger.record.state
+        if state != "running":
+            raise RunEndedError(f"run {self._run.run_id} has ended as {state}", run=self._run.run_id)
+        if self._attempts() != self._attempt:
+            raise RunEndedError(f"another process has taken over stream {self._run.run_id}", run=self._run.run_id)
+
+    def _attempts(self) -> int:
+        phase = self._run.ledger.phases.find("stream")
+        return phase.attempts if phase else 0
+
+
+def _follow(run: StreamRun, turn: Turn) -> None:
     """Follow with one sink, until an error ends it."""
-    _require_running(run)
+    turn.require()
     topics = _topics(run)
     with Sink.open(kafka_settings(run.spec), run.shard(), topics, expected=_has_sent(run)) as sink:
-        positions = StreamPositions.of_records(sink.positions)
-        if not sink.positions:
-            positions = _beginning(run)
-            sink.commit(positions.changed(StreamPositions()))
+        positions = _begin(run, sink)
         run.ledger.notes.keep(_SENT, {"at_ms": now_ms()})
         known = KnownRegions(
             run.source, {name: sent.rows for name, sent in positions.regions.items() if sent.rows is not None}
@@ -168,37 +195,29 @@ def _follow(run: StreamRun) -> None:
             known.learn(table, [name for name, sent in positions.regions.items() if sent.table == table])
         held = run.ledger.quarantine.items("held")
         follower = Follower(
-            run.source, run.source_files, run.wal_root,
-            {table: _target(topics, topic) for table, topic in run.topics.items()},
-            _form(run), sink, known, positions, sorted({item.region for item in held}),
+            run.source, run.source_files, run.wal_root, run.source_tables, _sending(run, topics, sink, positions), sink,
+            known, positions, {item.region for item in held},
         )  # fmt: skip
         end_wait(run.ledger)
-        _pass_on(run, follower, Account(run, follower), len(held))
+        _pass_on(run, turn, follower, Account(run, follower), len(held))
 
 
-def _pass_on(run: StreamRun, follower: Follower, account: Account, held: int) -> None:
+def _pass_on(run: StreamRun, turn: Turn, follower: Follower, account: Account, held: int) -> None:
     """Make passes until an item is released from quarantine: its region is then read again."""
-    released = steady_s()
+    released = looked = steady_s()
     while True:
-        _require_running(run)
-        if run.ledger.record.paused:
-            time.sleep(PAUSED_SECONDS)
-            continue
-        passed = follower.pass_once()
-        held += account.add(passed)
+        if steady_s() - looked >= LOOK_SECONDS:
+            looked = steady_s()
+            turn.require()
+            if len(run.ledger.quarantine.items("held")) < held:
+                return
+            if run.ledger.record.paused:
+                time.sleep(LOOK_SECONDS)
+                continue
+        held += account.add(follower.pass_once())
         if steady_s() - released > RELEASE_SECONDS:
             released = steady_s()
             _let_go(run)
-        if not passed.read_bytes:
-            time.sleep(IDLE_SECONDS)
-        if len(run.ledger.quarantine.items("held")) < held:
-            return
-
-
-def _require_running(run: StreamRun) -> None:
-    state = run.ledger.record.state
-    if state != "running":
-        raise RunEndedError(f"run {run.run_id} has ended as {state}", run=run.run_id)
 
 
 def _let_go(run: StreamRun) -> None:
@@ -213,9 +232,54 @@ def _target(topics: StreamTopics, name: str) -> Topic:
     return Topic(name, topic.partitions, topic.max_message_bytes)
 
 
-def _form(run: StreamRun) -> Form:
+def _sending(run: StreamRun, topics: StreamTopics, sink: Sink, positions: StreamPositions) -> Sending:
     spec = run.spec
-    return Form(run.source.cluster_id(), spec.epoch, spec.bytes_as, spec.selection, spec.decoder())
+    left_out = [
+        (item.file, item.start) for item in run.ledger.quarantine.items("released") if item.resolution == "accept"
+    ]
+    claims = None
+    if spec.large_messages is not None:
+        claims = Claims(*open_file_system(spec.large_messages, user=run.source.address.user))
+    return Sending(
+        Form(run.source.cluster_id(), spec.epoch, spec.bytes_as, spec.selection, spec.decoder()),
+        {table: _target(topics, topic) for table, topic in run.topics.items()},
+        sink,
+        describe=partial(_descriptor, run.source),
+        tells_new_history=run.source.release.opens_past_closing,
+        schemas=positions.schemas,
+        claims=claims,
+        left_out=left_out,
+    )
+
+
+def _descriptor(source: HBaseClient, table: str) -> TableDescriptor | None:
+    try:
+        return source.describe(table)
+    except TableNotFoundError:
+        return None
+
+
+def _begin(run: StreamRun, sink: Sink) -> StreamPositions:
+    """The positions to go on from; those of the start fence if there are none of this epoch yet.
+
+    Raises UsageError for those of a later epoch.
+    """
+    known = StreamPositions.of_records(sink.positions)
+    if sink.positions and known.epoch == run.spec.epoch:
+        return known
+    if known.epoch > run.spec.epoch:
+        raise UsageError(
+            f"topic {run.spec.positions_topic} has positions of epoch {known.epoch}, and the spec has epoch "
+            f"{run.spec.epoch}: give epoch {known.epoch} to go on from there, or {known.epoch + 1} to begin anew",
+            epoch=known.epoch,
+        )
+    if sink.positions:
+        log.info(
+            "epoch %d begins at this run's start fence; the positions of epoch %d end", run.spec.epoch, known.epoch
+        )
+    beginning = _beginning(run)
+    sink.commit(beginning.changed(known))
+    return beginning
 
 
 def _beginning(run: StreamRun) -> StreamPositions:
@@ -228,7 +292,9 @@ def _beginning(run: StreamRun) -> StreamPositions:
             place = GroupPosition(position.number - 1, read=True, over=True)
         groups[position.group] = GroupRead(place, LogPlace(position.number, 0))
     regions = {
-        region: RegionSent(table, server_of(line), NEVER, None)
+        region: RegionSent(table, server_of(line), NEVER, 0, None)
         for table, lines in kept_lines(run, "applied").items() for region, line in lines.items()
     }  # fmt: skip
-    return StreamPositions(groups, regions)
+    described = {table: _descriptor(run.source, table) for table in run.source_tables}
+    schemas = {table: schema_digest(found) for table, found in described.items() if found is not None}
+    return StreamPositions(groups, regions, schemas, run.spec.epoch)

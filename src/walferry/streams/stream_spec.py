@@ -75,6 +75,11 @@ class StreamSpec(BaseModel):
         description="module:function that decodes values: called with table, family, qualifier and value, it returns "
         "what JSON can hold. It is called for each cell, which is slow.",
     )
+    large_messages: str | None = Field(
+        default=None,
+        description="Folder for messages that are larger than their topic takes: webhdfs://host:port/path, or a path. "
+        "The topic then gets a message that names the file. null: such a message holds its region, in quarantine.",
+    )
     max_lag: int = Field(default=30, ge=1, description="Largest lag, in seconds, that counts as following.")
     source_requests: SourceRequests = Field(
         default=SourceRequests(), description="At most so many requests to the source per second."

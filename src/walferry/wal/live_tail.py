@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,10 @@ BATCH_BYTES = 4 << 20
 LEAST_BATCH_BYTES = 1 << 16
 POLL_SECONDS = 1.0
 """between two listings, when the first one showed nothing new"""
+ARCHIVE_SECONDS = 600.0
+"""the archive is listed at least this often"""
+PAUSE_SECONDS = 10.0
+"""the archive is listed after a longer pause between two listings of the live files"""
 PATIENCE_SECONDS = 60.0
 """how long one file may be unreadable before the stream fails"""
 NO_LIMITS = BatchLimits()
@@ -49,6 +53,7 @@ class LiveTail:
         self._files = files
         self._root = root
         self._known: dict[str, int] = {}
+        self._archive = _ArchiveSeen(files, root)
         self._served: dict[str, int] = {}
         self._reach = FileReach(files, root)
         self._until_now = False
@@ -109,7 +114,7 @@ class LiveTail:
         """A listing that misses no file below the numbers that were known before it began."""
         for group, position in start.groups.items():
             self._known[group] = max(self._known.get(group, -1), position.number, *position.ahead)
-        listing = list_certain(self._files, self._root, self._known)
+        listing = list_certain(self._files, self._root, self._known, self._archive.after)
         self._reach.forget_all_but({file.name for files in listing.groups.values() for file in files})
         return listing
 
@@ -142,13 +147,45 @@ def _is_read(position: GroupPosition, files: Sequence[WalFile]) -> bool:
     return position.read or files[-1].place is Place.LIVE
 
 
-def list_certain(files: FileSystem, root: str, known: dict[str, int]) -> CertainListing:
+class _ArchiveSeen:
+    """Lists the archive again only if it may have changed: files come to it from the live ones.
+
+    While the names of the live files stay the same, none was archived. (A server that came and went between two
+    listings would show nothing; so the listings must follow each other within seconds.)
+    """
+
+    def __init__(self, files: FileSystem, root: str) -> None:
+        self._files = files
+        self._root = root
+        self._live: frozenset[str] = frozenset()
+        self._listed_s = -ARCHIVE_SECONDS
+        self._seen_s = -PAUSE_SECONDS
+        self._archived: list[WalFile] = []
+
+    def after(self, live: Sequence[WalFile]) -> list[WalFile]:
+        """The archived files, given the live ones as just listed."""
+        names, now_s = frozenset(file.name for file in live), time.monotonic()
+        late = now_s - self._seen_s > PAUSE_SECONDS or now_s - self._listed_s > ARCHIVE_SECONDS
+        if names != self._live or late:
+            self._archived, self._listed_s = list_archive(self._files, self._root), now_s
+        self._live, self._seen_s = names, time.monotonic()
+        return self._archived
+
+
+def list_certain(
+    files: FileSystem,
+    root: str,
+    known: dict[str, int],
+    archive_after: Callable[[Sequence[WalFile]], list[WalFile]] | None = None,
+) -> CertainListing:
     """A listing that misses no file below the numbers that were known before it began (`wal.offsets.certain`).
 
     `known`: the highest number of each group that was seen before; this adds the numbers that are seen now.
+    `archive_after`: lists the archive, given the live files; by default, all of it.
     """
     for _ in range(2):
-        live, archived = list_live(files, root), list_archive(files, root)
+        live = list_live(files, root)
+        archived = list_archive(files, root) if archive_after is None else archive_after(live)
         listing = certain(live, archived, known)
         for file in (*live, *archived):
             known[file.group] = max(known.get(file.group, -1), file.number)

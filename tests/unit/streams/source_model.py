@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
-from walferry.streams.order import NEVER, LogPlace, RegionOrder, Taken
+from walferry.streams.order import NEVER, LogPlace, Opened, RegionOrder, Taken
 
 TABLE = b"t"
 
@@ -19,6 +19,7 @@ class Entry:
     region: str
     number: int
     marker: Marker = Marker.NONE
+    at_ms: int = field(default=0, compare=False)
 
 
 @dataclass
@@ -43,6 +44,8 @@ class Source:
         self.servers = [Server(f"s{number}") for number in range(servers)]
         self.regions = {f"r{n}": Region(f"r{n}", self.servers[n % servers]) for n in range(regions)}
         self.parents: dict[str, tuple[str, ...]] = {}
+        """of each region that came later, the regions that had its rows before"""
+        self._clock_ms = 0
 
     def alive(self) -> list[Server]:
         return [server for server in self.servers if server.state == "alive"]
@@ -51,7 +54,11 @@ class Source:
         region = self.regions[name]
         if region.server is not None and region.server.state == "alive":
             region.number += 1
-            region.server.log.append(Entry(name, region.number))
+            self._append(region.server, Entry(name, region.number))
+
+    def _append(self, server: Server, entry: Entry) -> None:
+        self._clock_ms += 1
+        server.log.append(replace(entry, at_ms=self._clock_ms))
 
     def sync(self, server: Server) -> None:
         if server.state == "alive":
@@ -64,13 +71,13 @@ class Source:
         assert region.server is not None
         server, region.server = region.server, None
         region.number += 1
-        server.log.append(Entry(region.name, region.number, Marker.REGION_CLOSE))
+        self._append(server, Entry(region.name, region.number, Marker.REGION_CLOSE))
         self.sync(server)
         return server
 
     def _open(self, region: Region, server: Server) -> None:
         region.server, region.number = server, region.number + 2
-        server.log.append(Entry(region.name, region.number, Marker.REGION_OPEN))
+        self._append(server, Entry(region.name, region.number, Marker.REGION_OPEN))
         self.sync(server)
 
     def move(self, name: str, to: int) -> None:
@@ -101,6 +108,19 @@ class Source:
         self.regions[merged.name] = merged
         self.parents[merged.name] = (one, other)
         self._open(merged, server)
+
+    def truncate(self) -> None:
+        """All regions give way to new ones, whose numbers begin anew."""
+        if any(not self._is_open(region) for region in self.regions.values()):
+            return
+        old = sorted(self.regions)
+        for name in old:
+            self._close(self.regions[name])
+        self.regions.clear()
+        for number, server in enumerate(self.alive()):
+            region = self.regions[f"n{len(self.parents)}.{number}"] = Region(f"n{len(self.parents)}.{number}", None, 0)
+            self.parents[region.name] = tuple(old)
+            self._open(region, server)
 
     def kill(self, server: Server, lost: int) -> None:
         """A server dies; of what it had not synced, the last `lost` entries do not survive."""
@@ -145,7 +165,7 @@ def batch_of(entries: Sequence[Entry], first: int) -> EntryBatch:
     zeros, ones = np.zeros(count, np.int32), np.ones(count, np.int32)
     return EntryBatch(
         np.zeros(count, np.uint8), at + first, at + first + 1, at, at + 1, at, at, ones, ones,
-        np.array([entry.number for entry in entries], np.int64), at + 1000,
+        np.array([entry.number for entry in entries], np.int64), np.array([entry.at_ms for entry in entries], np.int64),
         np.array([regions.index(entry.region.encode()) for entry in entries], np.int32), regions,
         zeros, [TABLE], zeros, [b""], np.array([entry.marker for entry in entries], np.int8),
     )  # fmt: skip
@@ -157,8 +177,12 @@ class Streamer:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.sent: list[Entry] = []
+        self.incarnations: list[int] = []
+        """of each entry sent"""
         self.repeated = 0
-        self._known = {name: ("t", r.server.name, NEVER) for name, r in source.regions.items() if r.server is not None}
+        self._known = {
+            name: ("t", r.server.name, NEVER, 0) for name, r in source.regions.items() if r.server is not None
+        }
         self._from: dict[str, LogPlace] = {}
         self._read: dict[str, LogPlace] = {}
         self.restart()
@@ -166,8 +190,8 @@ class Streamer:
     def restart(self) -> None:
         """Go on from what the last pass has recorded."""
         self.order = RegionOrder(self._read, self._share_rows)
-        for name, (table, server, number) in self._known.items():
-            self.order.know(table, name, server, number)
+        for name, (table, server, number, incarnation) in self._known.items():
+            self.order.know(table, name, server, number, incarnation)
         self._at = {group: place.offset for group, place in self._from.items()}
 
     def _share_rows(self, one: str, other: str) -> bool | None:
@@ -211,9 +235,12 @@ class Streamer:
         if not commit:  # killed before the transaction ended: nothing of it counts
             return
         for one in passed:
+            if isinstance(one, Opened):
+                continue
             for entry in one.picked.tolist():
                 name, number = one.batch.table_and_region(entry)[1], int(one.batch.sequence_number[entry])
                 self.sent.append(Entry(name, number))
+                self.incarnations.append(self.order.incarnation(name))
         self._known = self.order.sent()
         self._read = {group: LogPlace(0, offset) for group, offset in self._at.items()}
         self._from = {group: self.order.unsent().get(group, place) for group, place in self._read.items()}

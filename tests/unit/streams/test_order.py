@@ -5,11 +5,11 @@ from collections import defaultdict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from unit.streams.source_model import Entry, Source, Streamer
+from unit.streams.source_model import Source, Streamer
 
 EVENTS = (
     "write", "write", "write", "sync", "move", "split", "merge", "kill", "recover", "pass", "pass", "long pass", "lost",
-    "restart",
+    "restart", "truncate",
 )  # fmt: skip
 events = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 7), st.integers(0, 7)), max_size=60)
 
@@ -20,6 +20,8 @@ def happen(source: Source, streamer: Streamer, what: str, one: int, other: int) 
     match what:
         case "write":
             source.write(region)
+        case "truncate":
+            source.truncate()
         case "sync":
             source.sync(server)
         case "move":
@@ -59,12 +61,14 @@ def settle(source: Source, streamer: Streamer) -> None:
         streamer.make_pass()
 
 
-def require_row_order(sent: list[Entry], source: Source) -> None:
-    """Each region's numbers rise, and a daughter's entries follow its parents'."""
-    seen: dict[str, int] = {}
-    for entry in sent:
-        assert entry.number > seen.get(entry.region, -1), entry
-        seen[entry.region] = entry.number
+def require_row_order(streamer: Streamer, source: Source) -> None:
+    """Positions rise within a region, and from a region to those that have its rows later, which follow it."""
+    seen: dict[str, tuple[int, int]] = {}
+    for entry, incarnation in zip(streamer.sent, streamer.incarnations, strict=True):
+        position = (incarnation, entry.number)
+        for region in (entry.region, *source.parents.get(entry.region, ())):
+            assert position > seen.get(region, (-1, -1)), (entry, region)
+        seen[entry.region] = position
         for child, parents in source.parents.items():
             assert not (entry.region in parents and child in seen), (entry, child)
 
@@ -86,5 +90,5 @@ def test_every_edit_is_sent_once_and_in_row_order_whatever_happens(
     for entry in streamer.sent:
         of_stream[entry.region].append(entry.number)
     assert of_stream == {region: sorted(numbers) for region, numbers in of_source.items()}
-    require_row_order(streamer.sent, source)
+    require_row_order(streamer, source)
     assert not streamer.repeated
