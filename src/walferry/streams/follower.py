@@ -257,7 +257,7 @@ class Follower:
             self._numbers[group] = {n for n in self._numbers[group] if n >= position.number}
             groups[group] = GroupRead(position, read)
         regions = {name: RegionSent(*known, self._known.rows_of(name)) for name, known in self._order.sent().items()}
-        return StreamPositions(groups, regions, self._sending.schemas)
+        return StreamPositions(groups, regions, dict(self._sending.schemas), self._committed.epoch)
 
     def _roll_late(self) -> None:
         """Roll the WAL of servers whose entries have waited for long: a sealed file needs no acknowledgement."""

@@ -52,24 +52,19 @@ class Delete(Cell):
     )
 
 
-class Change(BaseModel):
-    """What one batch of a client wrote to one row."""
+class _Message(BaseModel):
+    """What all messages have in common."""
 
-    model_config = ConfigDict(frozen=True, title="Change")
+    model_config = ConfigDict(frozen=True)
 
     schema_: Literal[1] = Field(
         alias="schema", description="rises when a field is removed or renamed, or gets another meaning or unit"
     )
     cluster: str = Field(description="the source, by the name that its stream has for it")
     table: str = Field(description="name of the table; behind its namespace and a colon unless that is `default`")
-    row: str | OtherBytes = Field(description="the row key")
-    write_time: int = Field(description="ms since 1970 (UTC), by the region server's clock")
-    region: str = Field(description="encoded name of the region that took the write")
+    region: str = Field(description="encoded name of the region that took the write, or that showed the event")
     sequence_number: int = Field(
         ge=0, lt=1 << 40, description="of the log entry; all messages of one entry have the same one"
-    )
-    cluster_ids: tuple[str, ...] = Field(
-        description="UUIDs of clusters that the edit was on before, if replication brought it; otherwise empty"
     )
     epoch: int = Field(description="positions are comparable within an epoch")
     position: tuple[
@@ -77,6 +72,88 @@ class Change(BaseModel):
         Annotated[int, Field(ge=0, lt=1 << 40)],
         Annotated[int, Field(ge=0, lt=1 << 16)],
     ] = Field(description="incarnation of the region's line, sequence number, index: rises within a row")
+
+
+class _RowMessage(_Message):
+    row: str | OtherBytes = Field(description="the row key")
+    write_time: int = Field(description="ms since 1970 (UTC), by the region server's clock")
+    cluster_ids: tuple[str, ...] = Field(
+        description="UUIDs of clusters that the edit was on before, if replication brought it; otherwise empty"
+    )
+
+
+class Change(_RowMessage):
+    """What one batch of a client wrote to one row."""
+
+    model_config = ConfigDict(frozen=True, title="Change")
+
     cells: tuple[Annotated[Put | Delete, Field(discriminator="kind")], ...] = Field(
         min_length=1, description="in the order of the log"
+    )
+
+
+class File(BaseModel):
+    """Where a message is that is larger than its topic takes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str = Field(description="of a file with the whole message, in the folder `large_messages`")
+    bytes: int = Field(description="its length")
+    sha256: str = Field(description="its SHA-256, in hexadecimal")
+
+
+class ClaimedChange(_RowMessage):
+    """A change whose message is in a file."""
+
+    model_config = ConfigDict(frozen=True, title="ClaimedChange")
+
+    claim: File = Field(description="the file")
+
+
+class LoadedFile(BaseModel):
+    """A file that a bulk load added."""
+
+    model_config = ConfigDict(frozen=True)
+
+    family: str = Field(description="the column family")
+    name: str = Field(description="of the store file in the region's folder")
+
+
+class BulkLoad(BaseModel):
+    """Files were loaded into a region: their cells are in no message."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["bulk_load"] = Field(description="the kind of event")
+    files: tuple[LoadedFile, ...] = Field(description="the files")
+
+
+class Truncated(BaseModel):
+    """The table was truncated, or dropped and created again: none of its earlier rows exist any more."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["truncate"] = Field(description="the kind of event")
+
+
+class SchemaChanged(BaseModel):
+    """The table's descriptor has changed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["schema"] = Field(description="the kind of event")
+    families: dict[str, dict[str, str]] = Field(
+        description="for each column family its attributes, without those that are HBase's defaults"
+    )
+    attributes: dict[str, str] = Field(description="the table's own attributes")
+
+
+class TableEvent(_Message):
+    """What happened to a table beside the changes of its rows; it is in every partition of the topic."""
+
+    model_config = ConfigDict(frozen=True, title="TableEvent")
+
+    write_time: int | None = Field(description="ms since 1970 (UTC); null where the log does not say it")
+    event: Annotated[BulkLoad | Truncated | SchemaChanged, Field(discriminator="kind")] = Field(
+        description="what happened"
     )

@@ -97,6 +97,8 @@ class _Stay:
     """when that was written, by its server's clock"""
     seen: int
     """the pass that has read it"""
+    began: tuple[str, LogPlace] | None = None
+    """where its opening is; None if that was not read"""
     closed: int | None = None
     over: bool = False
     """a later stay follows it: everything of it was read"""
@@ -122,9 +124,10 @@ class _Region:
         return bool(self.stays) and (not self.current or bool(self.stays[0].waiting))
 
     def places(self) -> Iterator[tuple[str, LogPlace]]:
-        """The first entry that waits in each part of the log."""
+        """The first entry that waits in each part of the log; openings wait until their stay is current."""
         yield from (self.held_from or {}).items()
         yield from ((taken.group, taken.first()) for stay in self.stays for taken in stay.waiting)
+        yield from (stay.began for stay in self.stays[self.current :] if stay.began is not None)
 
 
 Asked = tuple[str, str]
@@ -317,7 +320,8 @@ class RegionOrder:
             kind = batch.marker[some[0]]
             if kind == Marker.REGION_OPEN:
                 if number > known.sent:
-                    known.stays.append(_Stay(one.server, number, at_ms, self._pass))
+                    began = one.group, one.only(some).first()
+                    known.stays.append(_Stay(one.server, number, at_ms, self._pass, began))
             elif kind == Marker.REGION_CLOSE:
                 if number > known.sent:
                     self._stay(known, one.server, number, at_ms).closed = number

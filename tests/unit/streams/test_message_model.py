@@ -11,11 +11,12 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from unit.json_shape import schema_of, undescribed, written_schema
 from unit.streams.naive_messages import ENTRIES, FORMS, KINDS, WRITTEN, Cell, Entry, compact, made, only
 from walferry.formats.cells import CellType
-from walferry.streams.message_model import Change
+from walferry.streams.message_model import Change, ClaimedChange, TableEvent
 from walferry.streams.messages import BytesAs, Form
 
 DOCS = Path(__file__).parents[3] / "docs" / "streams.md"
@@ -31,10 +32,13 @@ def test_each_message_is_of_the_published_schema_and_model(form: Form, entries: 
         assert Change.model_validate(value).model_dump(by_alias=True, exclude_unset=True, mode="json") == value
 
 
-def test_the_schema_is_the_models_and_describes_every_field() -> None:
-    path, text = written_schema("change")
-    assert text == schema_of(Change), f"{path} should be:\n{schema_of(Change)}"
-    assert undescribed(Change) == []
+@pytest.mark.parametrize(
+    ("name", "model"), [("change", Change), ("claimed-change", ClaimedChange), ("table-event", TableEvent)]
+)
+def test_each_schema_is_its_models_and_describes_every_field(name: str, model: type[BaseModel]) -> None:
+    path, text = written_schema(name)
+    assert text == schema_of(model), f"{path} should be:\n{schema_of(model)}"
+    assert undescribed(model) == []
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def require_row_order(streamer: Streamer, source: Source) -> None:
 @settings(max_examples=600, deadline=None)
 @given(events, st.integers(1, 4), st.integers(1, 3))
 @example([("write", 0, 0), ("pass", 0, 0), ("move", 0, 1), ("write", 0, 0), ("restart", 0, 0), ("pass", 0, 0)], 2, 1)
+@example([("split", 0, 0), ("write", 0, 0), ("move", 0, 1), ("pass", 0, 0), ("lost", 0, 0)], 2, 1)
 def test_every_edit_is_sent_once_and_in_row_order_whatever_happens(
     happened: list[tuple[str, int, int]], servers: int, regions: int
 ) -> None:
