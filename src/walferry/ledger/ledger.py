@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
@@ -163,6 +163,8 @@ class Ledger:
                 try:
                     run = _same_run(unfinished[0], owner, spec, kind)
                     if to_json(run.spec) != to_json(spec):
+                        if kind == "stream":
+                            _add_tables(self._store, connection, run, spec)
                         _update_run(self._store, connection, run.run_id, spec=to_json(spec))
                         self._store.note(connection, "change run", run.run_id, {"spec": spec}, actor=actor)
                     return replace(run, spec=dict(spec))
@@ -180,12 +182,7 @@ class Ledger:
             number = connection.execute(select(func.count()).where(runs.c.name == name)).scalar_one() + 1
             run = RunRecord(f"{name}-{number}", name, owner, dict(spec), "running", False, "", now_ms(), None, kind)
             connection.execute(insert(runs).values(to_columns(run)))
-            tables = [
-                {"run_id": run.run_id, "table_name": table, "table_number": number}
-                for number, table in enumerate(_source_tables(spec.get("tables", ())))
-            ]
-            if tables:
-                connection.execute(insert(self._store.table("run_tables")), tables)
+            _insert_tables(self._store, connection, run.run_id, _source_tables(spec.get("tables", ())), 0)
             self._store.note(
                 connection, "open run", run.run_id, {"owner": owner, "kind": kind, "spec": dict(spec)}, actor=actor
             )
@@ -320,6 +317,8 @@ def _update_run(store: Store, connection: Connection, run_id: str, **values: Any
 
 CHANGEABLE = ("source_requests", "throttle", "spot_check", "follow")
 """keys of the spec that may change while a run is unfinished"""
+CHANGEABLE_OF_STREAM = ("tables", "max_lag", "create_topics", "large_messages")
+"""further such keys of a stream; its tables may become more, not less"""
 
 
 def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
@@ -327,7 +326,8 @@ def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
     servers."""
     if kind == "pair":
         return to_json({key: _without_thrift(spec.get(key)) for key in ("source", "target")})
-    return to_json({key: value for key, value in spec.items() if key not in CHANGEABLE})
+    changeable = CHANGEABLE + (CHANGEABLE_OF_STREAM if kind == "stream" else ())
+    return to_json({key: value for key, value in spec.items() if key not in changeable})
 
 
 def _without_thrift(cluster: Any) -> Any:
@@ -358,6 +358,27 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
         owner=run.owner,
         differing=differing,
     )
+
+
+def _add_tables(store: Store, connection: Connection, run: RunRecord, spec: Mapping[str, Any]) -> None:
+    """Add the tables of a changed spec to those of a run. Raises UsageError if one is missing: its coverage is
+    recorded."""
+    known, wanted = _source_tables(run.spec.get("tables", ())), _source_tables(spec.get("tables", ()))
+    if missing := sorted(set(known) - set(wanted)):
+        raise UsageError(
+            f"run {run.run_id} has {', '.join(missing)}, which its spec no longer names: a run keeps its tables until "
+            f"it ends (`walferry abort {run.name} --reason …`)",
+            run=run.run_id, tables=missing,
+        )  # fmt: skip
+    _insert_tables(store, connection, run.run_id, [table for table in wanted if table not in known], len(known))
+
+
+def _insert_tables(store: Store, connection: Connection, run_id: str, tables: Sequence[str], first: int) -> None:
+    rows = [
+        {"run_id": run_id, "table_name": table, "table_number": number} for number, table in enumerate(tables, first)
+    ]
+    if rows:
+        connection.execute(insert(store.table("run_tables")), rows)
 
 
 def _source_tables(tables: Iterable[str | Mapping[str, str]]) -> list[str]:

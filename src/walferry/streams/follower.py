@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from walferry.streams.order import NEVER, LogPlace, RegionOrder, Taken
 from walferry.streams.regions import KnownRegions
 from walferry.streams.sending import Refused, Sender, Sending
 from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
-from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
+from walferry.wal.files import Place, WalFile, WalName, find_wal, parse_wal_name
 from walferry.wal.live_tail import LiveTail
 from walferry.wal.offsets import BatchLimits, CertainListing, FileSpan, GroupPosition, Offset, missing
 from walferry.wal.open import Until, open_wal
@@ -163,6 +163,14 @@ class Follower:
                 count(one, self.tallies[file])
         return found
 
+    def _tables_in(self, file: WalName) -> frozenset[str]:
+        """The tables for which a file counts: not those that joined the stream later."""
+        tables = self._committed.tables
+        late = {
+            name for name in self._tables if name in tables and file.number < tables[name].begins.get(file.group, 0)
+        }
+        return self._tables - late
+
     def count_file(self, file: str) -> dict[str, Tally]:
         """Count a sealed file, by table."""
         found: dict[str, Tally] = {}
@@ -187,7 +195,7 @@ class Follower:
         try:
             for batch in wal:
                 wanted = batch.holds_data | batch.of_kinds(_OF_STREAM)
-                picked = np.flatnonzero(wanted & batch.of_tables(self._tables))
+                picked = np.flatnonzero(wanted & batch.of_tables(self._tables_in(name)))
                 if len(picked):
                     yield Taken(name.group, name.server, name.number, batch, picked, span.sealed)
         except GapError:
@@ -257,7 +265,11 @@ class Follower:
             self._numbers[group] = {n for n in self._numbers[group] if n >= position.number}
             groups[group] = GroupRead(position, read)
         regions = {name: RegionSent(*known, self._known.rows_of(name)) for name, known in self._order.sent().items()}
-        return StreamPositions(groups, regions, dict(self._sending.schemas), self._committed.epoch)
+        tables = {
+            name: replace(table, schema=self._sending.schemas.get(name, ""))
+            for name, table in self._committed.tables.items()
+        }
+        return StreamPositions(groups, regions, tables, self._committed.epoch)
 
     def _roll_late(self) -> None:
         """Roll the WAL of servers whose entries have waited for long: a sealed file needs no acknowledgement."""

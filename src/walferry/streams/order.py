@@ -391,7 +391,7 @@ class RegionOrder:
         """After a whole pass, put in order the stays that were seen before it began."""
         if not whole:
             return
-        for name in sorted(self._busy):
+        for name in sorted(self._busy, key=lambda name: (_age(self._regions[name]), name)):
             known = self._regions[name]
             later = known.stays[1:] if known.current else known.stays
             sure = [stay.opened for stay in later if stay.seen < self._pass]
@@ -451,8 +451,8 @@ class RegionOrder:
         incarnation = newest + (opened <= max(numbers, default=NEVER))
         for other in self._busy - {name} if incarnation > newest else ():
             region = self._regions[other]
-            waits = region.held_from is None and region.current and any(stay.waiting for stay in region.stays)
-            if region.table == known.table and waits:
+            former = region.incarnation < incarnation if region.current else _age(region) < _age(known)
+            if region.table == known.table and former and any(stay.waiting for stay in region.stays):
                 return False
         known.incarnation = max(known.incarnation, incarnation)
         return True
@@ -465,7 +465,7 @@ class RegionOrder:
 
 def _age(region: _Region) -> tuple[int, int]:
     """Orders regions that are not passed on yet: numbers do not, since a new history may begin in between."""
-    first = min(region.stays, key=lambda stay: stay.opened)
+    first = min(region.stays, key=lambda stay: stay.opened, default=_Stay("", 0, 0, 0))
     return first.since_ms, first.opened
 
 

@@ -44,13 +44,23 @@ class RegionSent:
 
 
 @dataclass(frozen=True)
+class TableSent:
+    """One table."""
+
+    schema: str
+    """the digest of the descriptor that consumers know (`events.schema_digest`); "" for none"""
+    begins: Mapping[str, int] = field(default_factory=dict)
+    """for each WAL group that existed when the table joined the stream, the number of the first file of it that counts
+    for the table"""
+
+
+@dataclass(frozen=True)
 class StreamPositions:
     """How far a stream is."""
 
     groups: Mapping[str, GroupRead] = field(default_factory=dict)
     regions: Mapping[str, RegionSent] = field(default_factory=dict)
-    schemas: Mapping[str, str] = field(default_factory=dict)
-    """of each table the digest of the descriptor that consumers know (`events.schema_digest`)"""
+    tables: Mapping[str, TableSent] = field(default_factory=dict)
     epoch: int = 1
 
     def changed(self, before: StreamPositions) -> dict[str, bytes | None]:
@@ -66,20 +76,20 @@ class StreamPositions:
             if before.regions.get(name) != known
         }
         found |= {
-            _TABLE + name: _encoded({"schema": digest})
-            for name, digest in self.schemas.items()
-            if before.schemas.get(name) != digest
+            _TABLE + name: _encoded({"schema": table.schema, "begins": dict(table.begins)})
+            for name, table in self.tables.items()
+            if before.tables.get(name) != table
         }
         if before.epoch != self.epoch or not before.groups:
             found[_STREAM] = _encoded({"epoch": self.epoch})
         found |= {_GROUP + name: None for name in before.groups.keys() - self.groups.keys()}
-        found |= {_TABLE + name: None for name in before.schemas.keys() - self.schemas.keys()}
+        found |= {_TABLE + name: None for name in before.tables.keys() - self.tables.keys()}
         return found | {_REGION + name: None for name in before.regions.keys() - self.regions.keys()}
 
     @classmethod
     def of_records(cls, records: Mapping[str, bytes]) -> StreamPositions:
         """Read the records of a position topic. Raises WalferryError for one that no walferry wrote."""
-        groups, regions, schemas, epoch = {}, {}, {}, 1
+        groups, regions, tables, epoch = {}, {}, {}, 1
         for key, value in records.items():
             try:
                 if key.startswith(_GROUP):
@@ -87,12 +97,12 @@ class StreamPositions:
                 elif key.startswith(_REGION):
                     regions[key.removeprefix(_REGION)] = _region_of(json.loads(value))
                 elif key.startswith(_TABLE):
-                    schemas[key.removeprefix(_TABLE)] = str(json.loads(value)["schema"])
+                    tables[key.removeprefix(_TABLE)] = TableSent(**json.loads(value))
                 elif key == _STREAM:
                     epoch = int(json.loads(value)["epoch"])
             except (ValueError, TypeError, KeyError) as error:
                 raise WalferryError(f"the position topic has a record {key!r} that walferry did not write") from error
-        return cls(groups, regions, schemas, epoch)
+        return cls(groups, regions, tables, epoch)
 
 
 def _encoded(value: Any) -> bytes:

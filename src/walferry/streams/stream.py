@@ -11,27 +11,22 @@ from typing import Any
 from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.descriptors import TableDescriptor
-from walferry.hbase.errors import TableNotFoundError
 from walferry.replay.keeping import protect
-from walferry.replay.log.cut import server_of, start_fence
-from walferry.run.facts import kept_lines
+from walferry.replay.log.cut import start_fence
 from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.run import RunEndedError, file_system
 from walferry.storage import open_file_system
 from walferry.streams.account import Account
-from walferry.streams.events import schema_digest
+from walferry.streams.beginning import begin, descriptor_of
 from walferry.streams.follower import Follower
 from walferry.streams.messages import Form
-from walferry.streams.order import NEVER, LogPlace
 from walferry.streams.regions import KnownRegions
 from walferry.streams.sending import Claims, Sending, Topic
-from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
+from walferry.streams.sent import StreamPositions
 from walferry.streams.sink import Sink
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.stream_spec import ResolvedStreamSpec, kafka_settings
 from walferry.streams.topics import StreamTopics, look, prepare
-from walferry.wal.offsets import GroupPosition
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +181,7 @@ def _follow(run: StreamRun, turn: Turn) -> None:
     turn.require()
     topics = _topics(run)
     with Sink.open(kafka_settings(run.spec), run.shard(), topics, expected=_has_sent(run)) as sink:
-        positions = _begin(run, sink)
+        positions = begin(run, sink)
         run.ledger.notes.keep(_SENT, {"at_ms": now_ms()})
         known = KnownRegions(
             run.source, {name: sent.rows for name, sent in positions.regions.items() if sent.rows is not None}
@@ -244,57 +239,9 @@ def _sending(run: StreamRun, topics: StreamTopics, sink: Sink, positions: Stream
         Form(run.source.cluster_id(), spec.epoch, spec.bytes_as, spec.selection, spec.decoder()),
         {table: _target(topics, topic) for table, topic in run.topics.items()},
         sink,
-        describe=partial(_descriptor, run.source),
+        describe=partial(descriptor_of, run.source),
         tells_new_history=run.source.release.opens_past_closing,
-        schemas=positions.schemas,
+        schemas={name: table.schema for name, table in positions.tables.items()},
         claims=claims,
         left_out=left_out,
     )
-
-
-def _descriptor(source: HBaseClient, table: str) -> TableDescriptor | None:
-    try:
-        return source.describe(table)
-    except TableNotFoundError:
-        return None
-
-
-def _begin(run: StreamRun, sink: Sink) -> StreamPositions:
-    """The positions to go on from; those of the start fence if there are none of this epoch yet.
-
-    Raises UsageError for those of a later epoch.
-    """
-    known = StreamPositions.of_records(sink.positions)
-    if sink.positions and known.epoch == run.spec.epoch:
-        return known
-    if known.epoch > run.spec.epoch:
-        raise UsageError(
-            f"topic {run.spec.positions_topic} has positions of epoch {known.epoch}, and the spec has epoch "
-            f"{run.spec.epoch}: give epoch {known.epoch} to go on from there, or {known.epoch + 1} to begin anew",
-            epoch=known.epoch,
-        )
-    if sink.positions:
-        log.info(
-            "epoch %d begins at this run's start fence; the positions of epoch %d end", run.spec.epoch, known.epoch
-        )
-    beginning = _beginning(run)
-    sink.commit(beginning.changed(known))
-    return beginning
-
-
-def _beginning(run: StreamRun) -> StreamPositions:
-    """Where the stream begins: at its start fence."""
-    groups = {}
-    for position in run.ledger.log.fence("start") or []:
-        if position.file:
-            place = GroupPosition(position.number)
-        else:  # a dead server's group: nothing of it is the stream's
-            place = GroupPosition(position.number - 1, read=True, over=True)
-        groups[position.group] = GroupRead(place, LogPlace(position.number, 0))
-    regions = {
-        region: RegionSent(table, server_of(line), NEVER, 0, None)
-        for table, lines in kept_lines(run, "applied").items() for region, line in lines.items()
-    }  # fmt: skip
-    described = {table: _descriptor(run.source, table) for table in run.source_tables}
-    schemas = {table: schema_digest(found) for table, found in described.items() if found is not None}
-    return StreamPositions(groups, regions, schemas, run.spec.epoch)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunRecord
 from walferry.run.given_spec import Connections, from_environment, read_yaml
-from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, TablePair, describe_faults
+from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, describe_faults
 from walferry.streams.kafka_settings import KafkaSettings, is_secret
 from walferry.streams.messages import BytesAs, Decode, Selection
 from walferry.streams.topics import Creation, positions_topic
@@ -55,7 +57,11 @@ class StreamSpec(BaseModel):
         description="Airflow connection of type kafka, whose extra has the client's settings; or bootstrap and client. "
         "Secrets belong in a connection.",
     )
-    tables: list[str] = Field(min_length=1, description="As ns:table.")
+    tables: list[str] = Field(
+        min_length=1,
+        description="As ns:table; * stands for any characters, such as ns:* for the tables that a namespace has when "
+        "the stream is started. More may be added to an unfinished stream.",
+    )
     topic: str = Field(
         default="{namespace}.{table}",
         description="The topic of a table's changes; {namespace} and {table} are filled in.",
@@ -90,7 +96,7 @@ class StreamSpec(BaseModel):
     def _each_once(cls, tables: list[str]) -> list[str]:
         names = [name.removeprefix("default:") for name in tables]
         for name in names:
-            if not re.fullmatch(TABLE_NAME, name):
+            if not re.fullmatch(TABLE_NAME, name.replace("*", "x")):
                 raise ValueError(f"{name!r} is not the name of a table: give ns:table")
             if names.count(name) > 1:
                 raise ValueError(f"{name} is named twice")
@@ -168,10 +174,15 @@ class ResolvedStreamSpec(StreamSpec):
 
     source: Cluster
 
+    @field_validator("tables")
+    @classmethod
+    def _are_names(cls, tables: list[str]) -> list[str]:
+        assert not any("*" in name for name in tables), "patterns are replaced by names before"
+        return tables
+
     def log_address(self) -> ClusterAddress:
         """The source for a client that examines it."""
-        tables = [TablePair(source=table, target=table) for table in self.tables]
-        return LogSpec(source=self.source, tables=tables, source_requests=self.source_requests).source_address()
+        return _address(self, self.source)
 
     def as_recorded(self) -> dict[str, Any]:
         """Plain values for the ledger; validating them gives the same spec."""
@@ -192,9 +203,31 @@ def parse_stream_spec(content: Mapping[str, Any], *, origin: str) -> StreamSpec:
 
 
 def resolve_stream(spec: StreamSpec, connections: Connections) -> ResolvedStreamSpec:
-    """Replace the source's connection id by its address."""
+    """Replace the source's connection id by its address, and patterns by the names of the tables that there are.
+
+    Raises UsageError for a pattern without a table, and the errors of the client.
+    """
     source = spec.source if isinstance(spec.source, Cluster) else connections(spec.source)
-    return ResolvedStreamSpec.model_validate(spec.model_dump() | {"source": source.model_dump()})
+    names = spec.tables
+    if any("*" in name for name in names):
+        with HBaseClient(_address(spec, source)) as client:
+            names = _matching(names, client.tables())
+    return ResolvedStreamSpec.model_validate(spec.model_dump() | {"source": source.model_dump(), "tables": names})
+
+
+def _address(spec: StreamSpec, source: Cluster) -> ClusterAddress:
+    return LogSpec(source=source, tables=[], source_requests=spec.source_requests).source_address()
+
+
+def _matching(wanted: Sequence[str], there: Sequence[str]) -> list[str]:
+    """The tables that are named, or match a pattern, each once."""
+    found: dict[str, None] = {}
+    for name in wanted:
+        matching = [table for table in there if fnmatchcase(table, name)] if "*" in name else [name]
+        if not matching:
+            raise UsageError(f"no table of the source matches {name}", pattern=name)
+        found |= dict.fromkeys(matching)
+    return list(found)
 
 
 def recorded_stream_spec(run: RunRecord) -> ResolvedStreamSpec:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from walferry.errors import WalferryError
 from walferry.streams.order import LogPlace
-from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
+from walferry.streams.sent import GroupRead, RegionSent, StreamPositions, TableSent
 from walferry.wal.offsets import GroupPosition
 
 NUMBERS = st.integers(0, 2**40)
@@ -24,7 +24,7 @@ POSITIONS = st.builds(
     StreamPositions,
     st.dictionaries(NAMES, GROUPS, min_size=1),
     st.dictionaries(NAMES, REGIONS),
-    st.dictionaries(NAMES, st.text(max_size=4)),
+    st.dictionaries(NAMES, st.builds(TableSent, st.text(max_size=4), st.dictionaries(NAMES, NUMBERS))),
     st.integers(1, 5),
 )
 

@@ -309,7 +309,7 @@ def start_fence(run: LogRun) -> FenceFacts:
         cut = quiet_cut(run)
         # An existing fence means that a kill came before this phase was done: regions may have moved since.
         known = not run.ledger.log.fence("start")
-        positions = run.ledger.log.set_fence("start", _start_positions(cut))
+        positions = run.ledger.log.set_fence("start", start_positions(cut))
         record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
         keep_lines(run, "applied", cut.before if known else {})
         take_stock(run, cut.files)
@@ -318,7 +318,8 @@ def start_fence(run: LogRun) -> FenceFacts:
     return FenceFacts.model_validate(run.once("fence", work))
 
 
-def _start_positions(cut: Cut) -> list[LogPosition]:
+def start_positions(cut: Cut) -> list[LogPosition]:
+    """Where the log after a cut begins, in each WAL group that existed then."""
     by_group: dict[str, list[WalFile]] = defaultdict(list)
     for file in cut.files:
         by_group[file.group].append(file)
