@@ -22,6 +22,7 @@ from walferry.errors import GapError, TransientError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.client import HBaseClient
+from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.storage import FileSystem
 from walferry.streams.order import NEVER, LogPlace, RegionOrder, Taken
 from walferry.streams.regions import KnownRegions
@@ -42,6 +43,8 @@ ROLL_AFTER_SECONDS = 30.0
 """an entry that waits this long for its acknowledgement, and whose file is open, has its server's WAL rolled"""
 IDLE_COMMIT_SECONDS = 10.0
 """positions are recorded this often when there is nothing to send"""
+FORGET_SECONDS = 600.0
+"""time between two looks for regions that no longer exist"""
 MOST_WAITING_BYTES = 512 << 20
 """bytes of entries that may wait for their order to be known; a pass that reads beyond fails"""
 _OF_STREAM = (Marker.REGION_OPEN, Marker.REGION_CLOSE)
@@ -112,7 +115,8 @@ class Follower:
         self._numbers: dict[str, set[int]] = {}
         """of each group, the files from the first one that is not sent whole"""
         before = {group: read.read for group, read in positions.groups.items()}
-        self._order = RegionOrder(before, known.share_rows)
+        first_number = FIRST_SEQUENCE if source.release.opens_past_closing else NEVER
+        self._order = RegionOrder(before, known.share_rows, first_number)
         for region, sent in positions.regions.items():
             self._order.know(sent.table, region, sent.server, sent.number, sent.incarnation)
         for region in set(held) & positions.regions.keys():
@@ -121,6 +125,7 @@ class Follower:
         """by file and table, of files that were read from their beginning; the caller drops files it needs no more"""
         self._rolled: dict[str, float] = {}
         self._waits_since: float | None = None
+        self._forgot_s = steady_s()
 
     @property
     def positions(self) -> StreamPositions:
@@ -147,6 +152,8 @@ class Follower:
             self._order.hold(region, places, sent.last.get(region, NEVER if before is None else before.number))
         self._commit(bool(sent.messages))
         self._roll_late()
+        if whole and steady_s() - self._forgot_s > FORGET_SECONDS:
+            self._forget_gone()
         if self._order.waiting_bytes > MOST_WAITING_BYTES:
             raise TransientError("too many entries wait for their order to be known")
         covered = began_ms if whole and not self._order.unsent() else None
@@ -259,7 +266,9 @@ class Follower:
         for group, position in self._offset.groups.items():
             place = unsent.get(group)
             read = LogPlace(position.number, position.offset)
-            if place is not None and place < read:
+            if (before := self._committed.groups.get(group)) is not None:
+                read = max(read, before.read)  # at first, this process reads again what an earlier one has read
+            if place is not None and place < (position.number, position.offset):
                 numbers = sorted(number for number in self._numbers[group] if number > place.number)
                 position = GroupPosition(place.number, place.offset, ahead=tuple(numbers))
             self._numbers[group] = {n for n in self._numbers[group] if n >= position.number}
@@ -270,6 +279,14 @@ class Follower:
             for name, table in self._committed.tables.items()
         }
         return StreamPositions(groups, regions, tables, self._committed.epoch)
+
+    def _forget_gone(self) -> None:
+        """Forget regions that no longer exist."""
+        if self._order.unsent():
+            return
+        self._forgot_s = steady_s()
+        for table in self._tables:
+            self._order.forget_gone(table, self._known.present(table))
 
     def _roll_late(self) -> None:
         """Roll the WAL of servers whose entries have waited for long: a sealed file needs no acknowledgement."""

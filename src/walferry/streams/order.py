@@ -18,9 +18,10 @@ at or below the read point that its server tells for the region, or until the fi
 until the region has closed there in order and opened elsewhere. When a file is sealed with fewer bytes than it had
 shown, the entries past its end were never acknowledged, and are dropped.
 
-A region that is not known, and opens with a number that one of its rows has had already, begins anew: the table was
-truncated, or created again. (Before 2.0 so does a daughter that takes over no file.) Its **incarnation** is then one
-higher than that of the regions before it, and it waits until nothing of these waits in the whole table.
+A region that is not known begins anew if it opens with the first number of all: the table was truncated, or created
+again. So it does if one of its rows has had a number as high already. (Before 2.0 a daughter that takes over no file
+may open with any low number.) Its **incarnation** is then one higher than that of the regions that had its rows before,
+and it waits until nothing of the former incarnation waits in the whole table.
 
 Each entry is passed on once: what is at or below the last number passed on, in the part of the log that was read
 before, is known. In another part of the log it is `repeated`: a server that loses a log's data nodes writes entries
@@ -29,7 +30,7 @@ again, to its next log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ import numpy.typing as npt
 
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
+from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.replay.rounds.sendable import NEXT_NUMBERS
 
 NEVER = -1
@@ -123,6 +125,11 @@ class _Region:
             return True
         return bool(self.stays) and (not self.current or bool(self.stays[0].waiting))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its last stay was not closed, as far as it was read."""
+        return bool(self.stays) and self.stays[-1].closed is None
+
     def places(self) -> Iterator[tuple[str, LogPlace]]:
         """The first entry that waits in each part of the log; openings wait until their stay is current."""
         yield from (self.held_from or {}).items()
@@ -141,11 +148,14 @@ class RegionOrder:
         self,
         before: Mapping[str, LogPlace] | None = None,
         share_rows: Callable[[str, str], bool | None] = lambda one, other: None,
+        first_number: int = FIRST_SEQUENCE,
     ) -> None:
         """`before`: for each WAL group, how far it was read when the known numbers were recorded. `share_rows`: whether
-        two regions of a table have a row in common; None if unknown."""
+        two regions of a table have a row in common; None if unknown. `first_number`: a region that opens at or below it
+        was created from scratch; -1 if the source's numbers do not tell."""
         self._before = dict(before or {})
         self._share_rows = share_rows
+        self._first_number = first_number
         self._regions: dict[str, _Region] = {}
         self._busy: set[str] = set()
         self._pass = 0
@@ -174,11 +184,19 @@ class RegionOrder:
         """The incarnation of a known region."""
         return self._regions[region].incarnation
 
-    def forget(self, region: str) -> None:
-        """Forget a region that no longer exists, unless something of it waits. Call this only while nothing is unsent:
-        its entries would count as new if they were read again."""
-        if region not in self._busy:
-            del self._regions[region]
+    def forget_gone(self, table: str, present: Collection[str]) -> None:
+        """Forget the regions of a table that no longer exist, given those that do, so that positions do not grow with
+        every split.
+
+        A region is kept until all present ones that have its rows have begun: they know its last number. Call this only
+        while nothing is unsent: the entries of a forgotten region would count as new if they were read again.
+        """
+        begun = {name for name in present if name in self._regions and name not in self._busy}
+        for name, region in list(self._regions.items()):
+            if region.table == table and name not in present and name not in self._busy:
+                heirs = {other for other in present if self._share_rows(name, other) is not False}
+                if heirs and heirs <= begun:
+                    del self._regions[name]
 
     def hold(self, region: str, refused: Mapping[str, LogPlace], sent: int) -> None:
         """Pass on nothing more of a region: its last entry that was sent has the number `sent`. `refused`: for each WAL
@@ -407,7 +425,7 @@ class RegionOrder:
                 if not self._incarnate(known, name, later[0].opened):
                     continue
                 known.stays, known.current = later, True
-                begins = known.incarnation > before and self._is_first(known, name)
+                begins = known.incarnation > before and self._is_first(known, name) and self._has_known_rows(name)
                 found.append(Opened(known.table, name, later[0].opened, known.incarnation, begins))
             last = max(sure)
             for stay, following in zip(known.stays, known.stays[1:], strict=False):
@@ -418,7 +436,8 @@ class RegionOrder:
         """Whether the regions that had the rows of a new region before have nothing that waits.
 
         Where rows are unknown, these are all regions of the table that have closed. What waits of one that has closed,
-        and whose rows have opened elsewhere, was acknowledged. If one of them is held, so is the new region.
+        and whose rows have opened elsewhere or that no longer exists, was acknowledged. If one of them is held, so is
+        the new region.
         """
         for other in sorted(self._busy - {name}):
             region = self._regions[other]
@@ -431,7 +450,8 @@ class RegionOrder:
             if not region.current and _age(region) > _age(known):
                 continue  # it is younger
             if any(stay.waiting for stay in region.stays):
-                if shared and region.current and region.stays[0].closed is not None:
+                is_gone = shared or not self._has_known_rows(other)
+                if is_gone and region.current and region.stays[0].closed is not None:
                     region.stays[0].over = True  # passed on in the next pass
                 return False
         return True
@@ -441,21 +461,32 @@ class RegionOrder:
         of the table's former incarnation waits."""
         if known.sent != NEVER:
             return True
-        earlier = {
+        begun = {
             other: region for other, region in self._regions.items()
-            if other != name and region.table == known.table and self._share_rows(name, other)
-            and (region.current or not region.stays)
+            if other != name and region.table == known.table and (region.current or not region.stays)
         }  # fmt: skip
-        newest = max((region.incarnation for region in earlier.values()), default=0)
-        numbers = (region.sent for region in earlier.values() if region.incarnation == newest)
-        incarnation = newest + (opened <= max(numbers, default=NEVER))
+        earlier = [region for other, region in begun.items() if self._share_rows(name, other)]
+        # Regions that have closed and no longer exist may have had its rows; open ones have not, if it is a new one.
+        perhaps = [
+            region for other, region in begun.items()
+            if self._share_rows(name, other) is None and (opened > self._first_number or not region.is_open)
+        ]  # fmt: skip
+        newest = max((region.incarnation for region in (*earlier, *perhaps)), default=0)
+        last = max((region.sent for region in earlier if region.incarnation == newest), default=NEVER)
+        incarnation = newest + (opened <= max(last, self._first_number))
         for other in self._busy - {name} if incarnation > newest else ():
             region = self._regions[other]
             former = region.incarnation < incarnation if region.current else _age(region) < _age(known)
             if region.table == known.table and former and any(stay.waiting for stay in region.stays):
                 return False
         known.incarnation = max(known.incarnation, incarnation)
+        if known.incarnation == newest and earlier:
+            known.sent = last  # of its rows: the regions that had them may be forgotten
         return True
+
+    def _has_known_rows(self, name: str) -> bool:
+        """Whether it is known which regions of its table had a region's rows."""
+        return self._share_rows(name, name) is not None
 
     def _is_first(self, known: _Region, name: str) -> bool:
         """Whether no other region of the table has this incarnation."""

@@ -67,14 +67,21 @@ class KnownRegions:
         points = zip(regions, answers, strict=True)
         return {(server, region.encoded): point for region, point in points if point is not None}
 
-    def learn(self, table: str, regions: Collection[str]) -> None:
-        """Look up these regions of a table, unless they are known, or no longer existed when they were looked up."""
-        if not set(regions) - self._regions.keys() - self._unknown:
-            return
+    def present(self, table: str) -> set[str]:
+        """The regions that a table has now; none if it does not exist."""
+        found = set[str]()
         with suppress(TableNotFoundError):
             for region in self._source.regions(table):
                 self._regions[region.encoded] = region
                 self._rows[region.encoded] = (region.start, region.end)
+                found.add(region.encoded)
+        return found
+
+    def learn(self, table: str, regions: Collection[str]) -> None:
+        """Look up these regions of a table, unless they are known, or no longer existed when they were looked up."""
+        if not set(regions) - self._regions.keys() - self._unknown:
+            return
+        self.present(table)
         self._unknown |= set(regions) - self._regions.keys()
 
 

@@ -117,9 +117,11 @@ class Source:
         for name in old:
             self._close(self.regions[name])
         self.regions.clear()
-        for number, server in enumerate(self.alive()):
-            region = self.regions[f"n{len(self.parents)}.{number}"] = Region(f"n{len(self.parents)}.{number}", None, 0)
-            self.parents[region.name] = tuple(old)
+        alive, generation = self.alive(), len(self.parents)
+        for number, server in enumerate(alive):
+            region = Region(f"n{generation}.{number}", None, 0)
+            self.regions[region.name] = region
+            self.parents[region.name] = tuple(old[number :: len(alive)]) or tuple(old)
             self._open(region, server)
 
     def kill(self, server: Server, lost: int) -> None:
@@ -152,6 +154,15 @@ class Source:
         synced = region.server.log[: region.server.synced]
         return max((e.number for e in synced if e.region == region_name), default=0)
 
+    def ancestors(self, region: str) -> set[str]:
+        """All regions that had the region's rows before."""
+        found, left = set[str](), list(self.parents.get(region, ()))
+        while left:
+            one = left.pop()
+            found.add(one)
+            left += self.parents.get(one, ())
+        return found
+
     def edits(self) -> list[Entry]:
         """Every edit of the log."""
         return [entry for server in self.servers for entry in server.log if entry.marker is Marker.NONE]
@@ -179,10 +190,16 @@ class Streamer:
         self.sent: list[Entry] = []
         self.incarnations: list[int] = []
         """of each entry sent"""
+        self.begun: list[tuple[int, int]] = []
+        """new histories: before how many entries sent, and their incarnation"""
+        self.has_missed = False
+        """a region has come and gone between two looks into hbase:meta, so that its rows are unknown"""
         self.repeated = 0
         self._known = {
             name: ("t", r.server.name, NEVER, 0) for name, r in source.regions.items() if r.server is not None
         }
+        self._seen = set(source.regions)
+        """regions that were in hbase:meta when it was looked at"""
         self._from: dict[str, LogPlace] = {}
         self._read: dict[str, LogPlace] = {}
         self.restart()
@@ -195,20 +212,21 @@ class Streamer:
         self._at = {group: place.offset for group, place in self._from.items()}
 
     def _share_rows(self, one: str, other: str) -> bool | None:
-        return other in self._ancestors(one) or one in self._ancestors(other)
+        if {one, other} - self._seen:
+            return None
+        return other in self.source.ancestors(one) or one in self.source.ancestors(other)
 
-    def _ancestors(self, region: str) -> set[str]:
-        found, left = set[str](), list(self.source.parents.get(region, ()))
-        while left:
-            one = left.pop()
-            found.add(one)
-            left += self.source.parents.get(one, ())
-        return found
-
-    def make_pass(self, unseen: int = 0, *, commit: bool = True, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def make_pass(
+        self,
+        unseen: int = 0,
+        *,
+        commit: bool = True,
+        rolled: bool = False,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         """Read all logs up to their visible ends; of what is not synced, `unseen` entries are not visible.
 
-        `meanwhile` happens after each log was read.
+        `rolled`: all logs are sealed, since they waited for long. `meanwhile` happens after each log was read.
         """
         taken, whole = [], True
         listed = {server.name: server.state for server in self.source.servers}
@@ -219,14 +237,17 @@ class Streamer:
             if "splitting" in (server.state, listed[server.name]):
                 whole = False
                 continue
-            end = len(server.log) if server.state == "sealed" else max(server.synced, len(server.log) - unseen)
-            if server.state == "sealed":
+            sealed = rolled or server.state == "sealed"
+            end = len(server.log) if sealed else max(server.synced, len(server.log) - unseen)
+            if sealed:
                 self.order.seal(server.name, 0, len(server.log))
             if end > begin:
                 batch = batch_of(server.log[begin:end], begin)
                 picked = np.arange(len(batch))
-                taken.append(Taken(server.name, server.name, 0, batch, picked, server.state == "sealed"))
+                taken.append(Taken(server.name, server.name, 0, batch, picked, sealed))
             self._at[server.name] = max(begin, end)
+        self._seen |= self.source.regions.keys()
+        self.has_missed |= bool(self.source.parents.keys() - self._seen)
         answers = {
             asked: point for asked in self.order.asks(taken) if (point := self.source.read_point(*asked)) is not None
         }
@@ -236,11 +257,15 @@ class Streamer:
             return
         for one in passed:
             if isinstance(one, Opened):
+                self.begun += [(len(self.sent), one.incarnation)] * one.begins
                 continue
             for entry in one.picked.tolist():
                 name, number = one.batch.table_and_region(entry)[1], int(one.batch.sequence_number[entry])
                 self.sent.append(Entry(name, number))
                 self.incarnations.append(self.order.incarnation(name))
         self._known = self.order.sent()
-        self._read = {group: LogPlace(0, offset) for group, offset in self._at.items()}
-        self._from = {group: self.order.unsent().get(group, place) for group, place in self._read.items()}
+        unsent, now = self.order.unsent(), {group: LogPlace(0, offset) for group, offset in self._at.items()}
+        self._read = {group: max(place, self._read.get(group, place)) for group, place in now.items()}
+        self._from = {group: unsent.get(group, place) for group, place in now.items()}
+        if whole and not unsent:
+            self.order.forget_gone("t", set(self.source.regions))

@@ -9,8 +9,9 @@ from unit.streams.source_model import Source, Streamer
 
 EVENTS = (
     "write", "write", "write", "sync", "move", "split", "merge", "kill", "recover", "pass", "pass", "long pass", "lost",
-    "restart", "truncate",
+    "restart", "truncate", "pass and split", "pass and truncate",
 )  # fmt: skip
+WRITE, SYNC, PASS = ("write", 0, 0), ("sync", 0, 0), ("pass", 0, 0)
 events = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 7), st.integers(0, 7)), max_size=60)
 
 
@@ -38,6 +39,10 @@ def happen(source: Source, streamer: Streamer, what: str, one: int, other: int) 
             streamer.make_pass(other % 3)
         case "long pass":
             streamer.make_pass(meanwhile=lambda: busy(source, region, other))
+        case "pass and split":
+            streamer.make_pass(meanwhile=lambda: source.split(region) if region in source.regions else None)
+        case "pass and truncate":
+            streamer.make_pass(meanwhile=source.truncate)
         case "lost":
             streamer.make_pass(other % 3, commit=False)
             streamer.restart()
@@ -57,8 +62,8 @@ def settle(source: Source, streamer: Streamer) -> None:
     for server in source.servers:
         source.recover(server, 0)
         source.sync(server)
-    for _ in range(8):
-        streamer.make_pass()
+    for number in range(12):
+        streamer.make_pass(rolled=number >= 6)
 
 
 def require_row_order(streamer: Streamer, source: Source) -> None:
@@ -66,17 +71,25 @@ def require_row_order(streamer: Streamer, source: Source) -> None:
     seen: dict[str, tuple[int, int]] = {}
     for entry, incarnation in zip(streamer.sent, streamer.incarnations, strict=True):
         position = (incarnation, entry.number)
-        for region in (entry.region, *source.parents.get(entry.region, ())):
+        for region in (entry.region, *source.ancestors(entry.region)):
             assert position > seen.get(region, (-1, -1)), (entry, region)
         seen[entry.region] = position
-        for child, parents in source.parents.items():
-            assert not (entry.region in parents and child in seen), (entry, child)
+        for child in seen:
+            assert entry.region not in source.ancestors(child), (entry, child)
+
+
+def require_old_histories_end(streamer: Streamer) -> None:
+    """Once a new history is told, nothing of the former one follows; of one that was missed it may."""
+    for before, incarnation in streamer.begun if not streamer.has_missed else ():
+        assert all(later >= incarnation for later in streamer.incarnations[before:])
 
 
 @settings(max_examples=600, deadline=None)
 @given(events, st.integers(1, 4), st.integers(1, 3))
 @example([("write", 0, 0), ("pass", 0, 0), ("move", 0, 1), ("write", 0, 0), ("restart", 0, 0), ("pass", 0, 0)], 2, 1)
 @example([("split", 0, 0), ("write", 0, 0), ("move", 0, 1), ("pass", 0, 0), ("lost", 0, 0)], 2, 1)
+@example([*[WRITE] * 5, SYNC, PASS, ("split", 0, 0), *[PASS] * 4, ("truncate", 0, 0), WRITE], 1, 1)
+@example([("write", 0, 0), ("long pass", 1, 1), ("kill", 0, 0), ("lost", 0, 0), ("pass", 0, 0), ("lost", 0, 0)], 2, 2)
 def test_every_edit_is_sent_once_and_in_row_order_whatever_happens(
     happened: list[tuple[str, int, int]], servers: int, regions: int
 ) -> None:
@@ -92,4 +105,5 @@ def test_every_edit_is_sent_once_and_in_row_order_whatever_happens(
         of_stream[entry.region].append(entry.number)
     assert of_stream == {region: sorted(numbers) for region, numbers in of_source.items()}
     require_row_order(streamer, source)
+    require_old_histories_end(streamer)
     assert not streamer.repeated
