@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from walferry.errors import UsageError
 from walferry.ledger import RunRecord
 from walferry.run.spec import Cluster
 from walferry.streams.messages import Selection
 from walferry.streams.stream_spec import (
+    StreamSpec,
     _matching,
     kafka_settings,
     parse_stream_spec,
@@ -17,6 +20,7 @@ from walferry.streams.stream_spec import (
     resolve_stream,
 )
 
+EXAMPLE = Path(__file__).parents[3] / "stream.example.yaml"
 SOURCE = {"zookeeper": "zk:2181", "webhdfs": "http://nn:9870", "rootdir": "hdfs://nn:8020/hbase"}
 KAFKA = {"bootstrap": "broker:9092"}
 SPEC: dict[str, Any] = {"name": "changes", "source": SOURCE, "kafka": KAFKA, "tables": ["shop:orders"]}
@@ -114,3 +118,10 @@ def test_a_wrong_connection_is_named_without_its_content(monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match=r"connection k: .*transactional\.id") as raised:
         kafka_settings(spec)
     assert "pa55word" not in str(raised.value)
+
+
+def test_the_example_has_every_key_and_its_defaults_are_told() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    spec = parse_stream_spec(yaml.safe_load(text), origin="example")
+    assert yaml.safe_load(text).keys() == StreamSpec.model_fields.keys()
+    assert spec.topic_of("shop:orders") == "hbase.shop.orders"
