@@ -24,7 +24,7 @@ UNIT_TESTS = $(BIN)/pytest tests/unit -n $(UNIT_WORKERS) --dist worksteal \
 CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration -m "not memory$(1)" -n $(WORKERS) --dist loadscope \
   --no-loadscope-reorder $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-clusters test-integration test-versions test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-lag up down lint lock
+.PHONY: help setup check jars demo test test-unit test-clusters test-integration test-versions test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-lag up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ bench-round: setup ## What a round costs walferry itself on a large source (BENC
 
 bench-reread: setup ## What it costs to prove a table equal again, beside reading it whole (BENCH_ARGS: its options)
 	$(BIN)/python -m bench.reread_cost $(BENCH_ARGS)
+
+bench-stream: setup ## How fast a stream sends a backlog to Kafka, beside a plain producer (BENCH_ARGS: its options)
+	$(BIN)/python -m bench.stream_speed $(BENCH_ARGS)
 
 bench-lag: setup ## How far the target is behind, seen from outside, while regions move and a server dies (BENCH_ARGS: its options)
 	$(BIN)/python -m bench.follow_lag $(BENCH_ARGS)

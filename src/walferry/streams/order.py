@@ -447,8 +447,10 @@ class RegionOrder:
             if region.held_from is not None:
                 self.hold(name, {}, known.sent)
                 return False
-            if not region.current and _age(region) > _age(known):
-                continue  # it is younger
+            if not region.current and region.stays:
+                if _age(region) > _age(known):
+                    continue  # it is younger
+                return False  # its incarnation is not known yet
             if any(stay.waiting for stay in region.stays):
                 is_gone = shared or not self._has_known_rows(other)
                 if is_gone and region.current and region.stays[0].closed is not None:
