@@ -68,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "run",
         "replay",
         "watch",
+        "streams",
         "migration",
         "checks",
         "cutover",
@@ -114,7 +115,7 @@ WHAT = {
     "pipeline": "each phase bound to its function; the order of a migration for a shell",
     "spark_app": "a phase as a Spark app, thin",
     "cli": "the command `walferry`, thin",
-    "airflow": "connection type, hook, operators, sensors, DAGs, the board",
+    "airflow": "connection types, hooks, operators, sensors, DAGs, the board",
     "embedded": "real HDFS, HBase, Thrift, Kafka, Spark and Airflow on one machine, for demo and tests",
 }
 FRAMEWORKS = {

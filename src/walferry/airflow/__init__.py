@@ -1,4 +1,4 @@
-"""The Airflow provider: the connection type `hbase`, operators, sensors, DAGs, the board."""
+"""The Airflow provider: the connection types `hbase` and `kafka`, operators, sensors, DAGs, the board."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ def get_provider_info() -> dict[str, Any]:
         "name": "walferry",
         "description": walferry.__doc__,
         "versions": [walferry.__version__],
-        "connection-types": [CONNECTION_TYPE] if _has_spark_provider() else [CONNECTION_TYPE, SPARK_CONNECTION_TYPE],
+        "connection-types": [
+            CONNECTION_TYPE,
+            # A provider's own type of that name would clash with ours.
+            *([] if _is_installed("apache-airflow-providers-apache-spark") else [SPARK_CONNECTION_TYPE]),
+            *([] if _is_installed("apache-airflow-providers-apache-kafka") else [KAFKA_CONNECTION_TYPE]),
+        ],
         "extra-links": [
             f"walferry.airflow.links.{name}" for name in ("BoardLink", "ReportLink", "DocsLink", "SparkLink")
         ],
     }
 
 
-def _has_spark_provider() -> bool:
-    """Whether Airflow's Spark provider is installed. It has a connection type `spark` itself, and ours would clash."""
+def _is_installed(name: str) -> bool:
     try:
-        distribution("apache-airflow-providers-apache-spark")
+        distribution(name)
     except PackageNotFoundError:
         return False
     return True
@@ -72,3 +76,19 @@ SPARK_CONNECTION_TYPE: dict[str, Any] = {
     },
 }
 """The form of a connection of type `spark`, used if Airflow's Spark provider is not installed."""
+
+KAFKA_CONNECTION_TYPE: dict[str, Any] = {
+    "connection-type": "kafka",
+    "hook-name": "Kafka",
+    "hook-class-name": "walferry.airflow.kafka.KafkaHook",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema"],
+        "relabeling": {"host": "Brokers", "login": "SASL user", "password": "SASL password"},
+        "placeholders": {
+            "host": "kafka1.example,kafka2.example",
+            "port": "9092",
+            "extra": '{"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}',
+        },
+    },
+}
+"""The form of a connection of type `kafka`, used if Airflow's Kafka provider is not installed."""

@@ -8,10 +8,12 @@ from typing import Any
 
 from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
+from pydantic import BaseModel
 
 from walferry.airflow.notifiers import WalferryNotifier
 from walferry.errors import UsageError
 from walferry.run.spec import Cluster, Spec, TimeWindow, unknown_key
+from walferry.streams.kafka_settings import KafkaSettings
 
 TASK_DEFAULTS: dict[str, Any] = {
     "retries": 3,
@@ -20,22 +22,30 @@ TASK_DEFAULTS: dict[str, Any] = {
 }
 """`default_args` of a DAG"""
 
+_CLUSTERS = (Cluster.__name__, KafkaSettings.__name__)
 _LIST_HINT = "One per line; enter a mapping in the JSON under Advanced Options."
 
 
 def spec_params(
-    *, keys: Sequence[str], defaults: Mapping[str, Any], else_variable: str | None = None
+    *,
+    keys: Sequence[str],
+    defaults: Mapping[str, Any],
+    else_variable: str | None = None,
+    model: type[BaseModel] = Spec,
 ) -> dict[str, Param]:
-    """A form's fields for these keys of the spec, in this order; title, description and schema come from the model.
+    """A form's fields for these keys of the spec, in this order; title, description and schema come from the `model`.
 
-    `defaults` override the model's. `else_variable` names the Airflow Variable for runs that nobody triggers: with it,
-    every field may be left empty, and `spec_keys` combines form and Variable.
+    `defaults` override the model's. A field whose default is an empty text may be left empty. `else_variable` names the
+    Airflow Variable for runs that nobody triggers: with it, every field may be left empty, and `spec_keys` combines
+    form and Variable.
     """
-    schema = Spec.model_json_schema(by_alias=True)
+    schema = model.model_json_schema(by_alias=True)
     params = {}
     for key in keys:
         fields = _form_schema(schema["properties"][key], schema["$defs"])
         value = defaults.get(key, fields.pop("default", None))
+        if value == "":
+            value, fields["type"] = None, ["null", "string"]
         if else_variable is not None:
             value, fields = _may_stay_empty(fields, value, else_variable)
         params[key] = Param(value, **fields)
@@ -72,9 +82,10 @@ def takes(form: Collection[str]) -> str:
 
 
 def _form_schema(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON schema of one key, without references; a cluster is given only by its connection's id."""
+    """The JSON schema of one key, without references; a cluster, of HBase or Kafka, is given only by its connection's
+    id."""
     found = dict(_without_references(field, definitions))
-    kinds = [kind for kind in found.pop("anyOf", ()) if kind.get("title") != Cluster.__name__]
+    kinds = [kind for kind in found.pop("anyOf", ()) if kind.get("title") not in _CLUSTERS]
     choices = [choice for kind in kinds for choice in kind.get("enum", [kind["const"]] if "const" in kind else [])]
     if len(kinds) == 1:
         found = kinds[0] | found
@@ -82,6 +93,8 @@ def _form_schema(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
         found |= {"type": "string", "enum": choices}
     elif kinds and all(kind.keys() == {"type"} for kind in kinds):
         found["type"] = [kind["type"] for kind in kinds]
+    elif len(kinds) == 2 and kinds[1] == {"type": "null"}:
+        found = kinds[0] | found | {"type": [kinds[0]["type"], "null"]}
     elif kinds:
         found["anyOf"] = kinds
     if "const" in found:

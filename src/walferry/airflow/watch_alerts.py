@@ -24,12 +24,14 @@ def alert_once(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -
     these."""
     from walferry.watch import watch as log_watch
 
+    streams = facts.kind == "stream"
     late = facts.lag_seconds is not None and facts.lag_seconds > facts.max_lag + LATE_SECONDS
     found: Mapping[str, tuple[list[str], str]] = {
         "gap": (
             list(facts.lost),
             f"{amount(len(facts.lost), 'WAL file no longer exists', 'WAL files no longer exist')} at the source, not "
-            f"applied by run {facts.run_id}: the log has a gap; abort the run and start over with a new snapshot",
+            f"{'sent' if streams else 'applied'} by run {facts.run_id}: the log has a gap; abort the run and start "
+            f"over with a {'higher epoch' if streams else 'new snapshot'}",
         ),
         "quarantine": (
             [str(item) for item in facts.held],

@@ -23,6 +23,7 @@ def stream(
 ) -> None:
     """Send every change of tables to Kafka, until `walferry abort`; or continue the unfinished stream of that name."""
     from walferry.run.given_spec import environment_connection
+    from walferry.streams.start import open_stream
     from walferry.streams.stream_spec import load_stream_spec, resolve_stream
 
     wanted = resolve_stream(load_stream_spec(spec), environment_connection)
@@ -40,8 +41,7 @@ def stream(
         return
     with open_ledger(ledger) as book:
         require_idle_name(book, wanted.name)
-        run = book.open_run(wanted.name, owner(), wanted.as_recorded(), owner(), "stream")
-        go_on_streaming(book, run.run_id)
+        go_on_streaming(book, open_stream(book, wanted, owner()))
 
 
 def go_on_streaming(book: Ledger, run_id: str) -> None:

@@ -31,7 +31,7 @@ from walferry.run.notes.spot_check import only_second, spot_check_of
 from walferry.run.progress.missing_numbers import number_gap_text
 from walferry.run.progress.status import status
 from walferry.run.progress.status_model import RunShown
-from walferry.run.recorded_spec import options_of
+from walferry.run.recorded_spec import options_of, topics_of
 
 SHOWN_ROWS = 20
 """the most differing rows that the text names, the worst first"""
@@ -49,6 +49,7 @@ def summary(ledger: RunLedger) -> Report:
         version=1,
         **{name: getattr(now, name) for name in RunShown.model_fields},
         outcome=run.outcome,
+        topics=topics_of(run),
         tables=by_table,
         unexplained=sum(row.unexplained for row in by_table.values()),
         undecided=sum(row.undecided for row in by_table.values()),
@@ -152,6 +153,7 @@ def render(report: Report) -> str:
     if report.state != "done":
         lines.append(f"Next step: {report.next_step}")
     lines.append("")
+    lines += [f"{table} -> topic {topic}" for table, topic in report.topics.items()]
     for table, row in report.tables.items():
         lines += _table(report, table, row)
     lines += ["", "Phase                          State     Seconds  Attempts"]
@@ -159,12 +161,15 @@ def render(report: Report) -> str:
         name = f"{phase.phase} {phase.subject}".strip()
         lines.append(f"{name:<30} {phase.state:<9} {phase.seconds:>7}  {phase.attempts:>8}")
     longest = report.longest_lag_seconds
+    gaps = stopped = ""
+    if report.kind != "stream":  # which has neither an end fence nor a write stop
+        gaps = f"gaps: {'not known yet' if report.gaps is None else report.gaps}; "
+        stopped = f"; {_write_stop(report)}"
     lines += [
         "",
         f"Log: {report.log_bytes / 1e6:.1f} MB, {amount(report.edits_applied, 'edit')} in "
-        f"{amount(report.rounds, 'round')}; "
-        f"gaps: {'not known yet' if report.gaps is None else report.gaps}; quarantine: {report.quarantine}",
-        f"Longest lag while following: {'N/A' if longest is None else f'{longest:.1f} s'}; {_write_stop(report)}",
+        f"{amount(report.rounds, 'round')}; {gaps}quarantine: {report.quarantine}",
+        f"Longest lag while following: {'N/A' if longest is None else f'{longest:.1f} s'}{stopped}",
         f"Ledger: {report.ledger}",
         f"Audit head: {report.audit_head.sequence} {report.audit_head.hash}",
     ]

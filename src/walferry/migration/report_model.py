@@ -118,6 +118,7 @@ class Report(RunShown):
 
     version: Literal[1] = Field(description="rises when a field is removed or changes its meaning")
     outcome: str = Field(description="why the run ended, in words; empty before that")
+    topics: dict[str, str] = Field(description="the topic of each source table of a stream; empty for other runs")
     tables: dict[str, TableReport] = Field(description="the newest comparison of each source table that has one")
     unexplained: int = Field(description="the sum over all tables")
     undecided: int = Field(description="the sum over all tables")

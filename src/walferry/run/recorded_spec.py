@@ -65,6 +65,18 @@ def target_tables(run: RunRecord) -> dict[str, str]:
     return {pair.source: pair.target for pair in sorted(_read(_Tables, run, run.spec).tables, key=lambda p: p.source)}
 
 
+def topics_of(run: RunRecord) -> dict[str, str]:
+    """The topic of each table of a stream, ordered by table; {} for other runs."""
+    template = str(run.spec.get("topic", ""))
+    return {table: topic_of(template, table) for table in source_tables(run)} if run.kind == "stream" else {}
+
+
+def topic_of(template: str, table: str) -> str:
+    """The topic of a table's changes, by the template of a stream's spec."""
+    namespace, _, name = table.rpartition(":")
+    return template.format(namespace=namespace or "default", table=name)
+
+
 def _read(model: type[_Model], run: RunRecord, keys: Mapping[str, Any]) -> _Model:
     try:
         return model.model_validate(keys)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from walferry.errors import UsageError
-from walferry.ledger import Ledger
+from walferry.ledger import Ledger, RunRecord
 from walferry.ledger.rows import RunKind
 from walferry.run.given_spec import Connections, parse_spec, refuse_window, resolve
 from walferry.run.heartbeat import require_idle
@@ -34,11 +34,20 @@ def continue_run(ledger: Ledger, run_id: str, params: Mapping[str, Any], connect
             "fields that it was started with",
             run=run_id,
         )
-    run = ledger.open_run(spec.name, found.owner, spec.as_recorded(), owner, found.kind)
-    if found.owner != owner:
+    return hand_over(ledger, found, spec.as_recorded(), owner)
+
+
+def hand_over(ledger: Ledger, run: RunRecord, spec: Mapping[str, Any], owner: str) -> str:
+    """Give an unfinished run to an owner, with the spec as recorded. Returns its id.
+
+    Raises UsageError if its spec differs in what a run keeps, and RunBusyError while a live process works on it for
+    another owner.
+    """
+    if run.owner != owner:
         require_idle(ledger.of(run.run_id))
-        ledger.adopt_run(run.run_id, owner, owner)
-    return run.run_id
+    found = ledger.open_run(run.name, run.owner, spec, owner, run.kind)
+    ledger.adopt_run(found.run_id, owner, owner)
+    return found.run_id
 
 
 def _resolved(params: Mapping[str, Any], connections: Connections) -> ResolvedSpec:

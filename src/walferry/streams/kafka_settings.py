@@ -17,6 +17,11 @@ _SHORTEST_SECRET = 3
 _OURS = "walferry sets it: exactly once depends on it"
 _NO_GROUP = "walferry keeps its positions in a topic and joins no consumer group"
 _NO_CODE = "it names code that the client would load or call"
+OF_CONSUMERS = (
+    "group.id", "group.instance.id", "group.protocol", "enable.auto.commit", "enable.auto.offset.store",
+    "auto.offset.reset",
+)  # fmt: skip
+"""Settings that only members of consumer groups have: a connection may have them for its other users."""
 _REFUSED = {
     "bootstrap.servers": "give the brokers as bootstrap",
     "metadata.broker.list": "give the brokers as bootstrap",
@@ -35,13 +40,7 @@ _REFUSED = {
         ],
         _OURS,
     ),
-    **dict.fromkeys(
-        [
-            "group.id", "group.instance.id", "group.protocol", "enable.auto.commit", "enable.auto.offset.store",
-            "auto.offset.reset",
-        ],
-        _NO_GROUP,
-    ),
+    **dict.fromkeys(OF_CONSUMERS, _NO_GROUP),
 }  # fmt: skip
 """Settings of librdkafka that a user may not set, each with the reason."""
 

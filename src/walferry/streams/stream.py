@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from walferry.clock import now_ms, steady_s
-from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.replay.keeping import protect
 from walferry.replay.log.cut import start_fence
@@ -25,7 +25,7 @@ from walferry.streams.sending import Claims, Sending, Topic
 from walferry.streams.sent import StreamPositions
 from walferry.streams.sink import Sink
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.stream_spec import ResolvedStreamSpec, kafka_settings
+from walferry.streams.stream_spec import KafkaConnections, ResolvedStreamSpec, environment_kafka, kafka_settings
 from walferry.streams.topics import StreamTopics, look, prepare
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def stream(run: StreamRun) -> None:
         work(run)
 
 
-def examine(spec: ResolvedStreamSpec) -> dict[str, Any]:
+def examine(spec: ResolvedStreamSpec, kafka: KafkaConnections = environment_kafka) -> dict[str, Any]:
     """Examine the source and Kafka for a spec, and change nothing. Raises UsageError that lists what stands in the way.
 
     Facts: version and cluster_id of the source, topics by table, positions, and the partitions of topics that exist.
@@ -59,7 +59,7 @@ def examine(spec: ResolvedStreamSpec) -> dict[str, Any]:
     with HBaseClient(spec.log_address()) as source:
         _require_source(spec, source)
         spec.decoder()
-        topics = look(kafka_settings(spec), _recorded(spec, None), spec.positions_topic, create=spec.creation)
+        topics = look(kafka_settings(spec, kafka), _recorded(spec, None), spec.positions_topic, create=spec.creation)
         return {
             "version": source.version(),
             "cluster_id": source.cluster_id(),
@@ -115,7 +115,7 @@ def _recorded(spec: ResolvedStreamSpec, plan: Mapping[str, Any] | None) -> dict[
 def _topics(run: StreamRun) -> StreamTopics:
     spec, plan = run.spec, run.ledger.phases.facts("plan")
     return prepare(
-        kafka_settings(spec), _recorded(spec, plan), spec.positions_topic, create=spec.creation, expected=_has_sent(run)
+        run.kafka(), _recorded(spec, plan), spec.positions_topic, create=spec.creation, expected=_has_sent(run)
     )
 
 
@@ -126,30 +126,56 @@ def _has_sent(run: StreamRun) -> bool:
     return run.ledger.notes.get(_SENT) is not None
 
 
-def follow(run: StreamRun) -> dict[str, Any]:
-    """The phase `stream`: send every change until the run is ended.
+def follow(run: StreamRun) -> NoReturn:
+    """The phase `stream`: send every change until the run is ended. The phase is done then, and this raises
+    RunEndedError; also if another process takes the stream over, which then has the phase.
 
     While Kafka or the source cannot be reached, this waits and tries again: meanwhile the source's log is kept.
     """
 
     def work() -> dict[str, Any]:
         turn = Turn(run)
-        pause = RETRY_SECONDS[0]
-        with protect.tended(run):
-            while True:
-                began = steady_s()
-                try:
-                    while True:
-                        _follow(run, turn)
-                except TransientError as error:
-                    if steady_s() - began > RETRY_SECONDS[1]:
-                        pause = RETRY_SECONDS[0]
-                    log.warning("%s; trying again in %.0f s", error, pause)
-                    begin_wait(run.ledger, f"to try again, since {error}", pause)
-                    time.sleep(pause)
-                    pause = min(2 * pause, RETRY_SECONDS[1])
+        try:
+            _follow_on(run, turn)
+        except RunEndedError:
+            if (state := run.ledger.record.state) == "running":
+                raise
+            return {"ended": state}
 
-    return run.once("stream", work)
+    facts = run.once("stream", work)
+    raise RunEndedError(f"run {run.run_id} has ended as {facts['ended']}", run=run.run_id)
+
+
+def _follow_on(run: StreamRun, turn: Turn) -> NoReturn:
+    """Follow, again after each transient error."""
+    pause = RETRY_SECONDS[0]
+    with protect.tended(run):
+        while True:
+            began = steady_s()
+            try:
+                while True:
+                    _follow(run, turn)
+            except TransientError as error:
+                if steady_s() - began > RETRY_SECONDS[1]:
+                    pause = RETRY_SECONDS[0]
+                log.warning("%s; trying again in %.0f s", error, pause)
+                begin_wait(run.ledger, f"to try again, since {error}", pause)
+                time.sleep(pause)
+                pause = min(2 * pause, RETRY_SECONDS[1])
+            except GapError as error:
+                raise _lost(error) from None
+
+
+def _lost(error: GapError) -> GapError:
+    """The error of a file that is gone, in a stream's words."""
+    file = error.facts.get("file")
+    return GapError(
+        f"WAL file {file} is missing from WALs, -splitting and oldWALs, and was not sent past byte "
+        f"{error.facts.get('start')}: HBase has deleted it. If you still have it, put it into oldWALs and start the "
+        "stream again. If it is lost, so are its changes: start the stream with a higher epoch, which begins at the "
+        "log that is there",
+        **error.facts,
+    )
 
 
 class Turn:
@@ -180,7 +206,7 @@ def _follow(run: StreamRun, turn: Turn) -> None:
     """Follow with one sink, until an error ends it."""
     turn.require()
     topics = _topics(run)
-    with Sink.open(kafka_settings(run.spec), run.shard(), topics, expected=_has_sent(run)) as sink:
+    with Sink.open(run.kafka(), run.shard(), topics, expected=_has_sent(run)) as sink:
         positions = begin(run, sink)
         run.ledger.notes.keep(_SENT, {"at_ms": now_ms()})
         known = KnownRegions(

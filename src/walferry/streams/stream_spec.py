@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -15,12 +15,15 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunRecord
-from walferry.run.given_spec import Connections, from_environment, read_yaml
+from walferry.run.given_spec import Connection, Connections, from_environment, read_yaml
+from walferry.run.recorded_spec import topic_of
 from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, describe_faults
-from walferry.streams.kafka_settings import KafkaSettings, is_secret
+from walferry.streams.kafka_settings import OF_CONSUMERS, KafkaSettings, is_secret
 from walferry.streams.messages import BytesAs, Decode, Selection
-from walferry.streams.topics import Creation, positions_topic
+from walferry.streams.new_topics import Creation, positions_topic
 
+KafkaConnections = Callable[[str], Connection]
+"""the fields of a connection by its id; raises UsageError if there is none"""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -48,47 +51,72 @@ class StreamSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(
+        title="Name",
         pattern=r"^[a-z][a-z0-9_]{0,39}$",
         description="Names the run, its peer at the source and its position topic. An unfinished run is continued.",
     )
-    source: Cluster | str = Field(default="hbase_source", description="Airflow connection of type hbase.")
+    source: Cluster | str = Field(
+        title="Source", default="hbase_source", description="Airflow connection of type hbase."
+    )
     kafka: KafkaSettings | str = Field(
+        title="Kafka",
         default="kafka_default",
         description="Airflow connection of type kafka, whose extra has the client's settings; or bootstrap and client. "
         "Secrets belong in a connection.",
     )
     tables: list[str] = Field(
+        title="Tables",
         min_length=1,
         description="As ns:table; * stands for any characters, such as ns:* for the tables that a namespace has when "
         "the stream is started. More may be added to an unfinished stream.",
     )
     topic: str = Field(
+        title="Topic",
         default="{namespace}.{table}",
         description="The topic of a table's changes; {namespace} and {table} are filled in.",
     )
     create_topics: CreateTopics | None = Field(
-        default=None, description="Create topics that do not exist, with so many partitions; null: refuse."
+        title="Create topics",
+        default=None,
+        description="Create topics that do not exist, with so many partitions; null: refuse.",
     )
-    positions: str = Field(default="", description="The position topic. Default: walferry.NAME.positions.")
-    epoch: int = Field(default=1, ge=1, description="Every message has it. Raise it to begin anew.")
-    bytes_as: BytesAs = Field(default=BytesAs.BASE64, description="Rows, qualifiers and values: base64, hex or utf8.")
-    families: list[str] = Field(default=[], description="Only cells of these families; empty: all.")
-    columns: list[str] = Field(default=[], description="Only cells of these columns, as family:qualifier; empty: all.")
-    rows: list[Rows] = Field(default=[], description="Only rows in these ranges; empty: all.")
+    positions: str = Field(
+        title="Position topic", default="", description="The position topic. Default: walferry.NAME.positions."
+    )
+    epoch: int = Field(title="Epoch", default=1, ge=1, description="Every message has it. Raise it to begin anew.")
+    bytes_as: BytesAs = Field(
+        title="How bytes are given",
+        default=BytesAs.BASE64,
+        description="Rows, qualifiers and values: base64, hex or utf8.",
+    )
+    families: list[str] = Field(title="Families", default=[], description="Only cells of these families; empty: all.")
+    columns: list[str] = Field(
+        title="Columns", default=[], description="Only cells of these columns, as family:qualifier; empty: all."
+    )
+    rows: list[Rows] = Field(title="Row ranges", default=[], description="Only rows in these ranges; empty: all.")
     decode: str | None = Field(
+        title="Decoder of values",
         default=None,
         pattern=r"^[\w.]+:\w+$",
         description="module:function that decodes values: called with table, family, qualifier and value, it returns "
         "what JSON can hold. It is called for each cell, which is slow.",
     )
     large_messages: str | None = Field(
+        title="Folder for large messages",
         default=None,
         description="Folder for messages that are larger than their topic takes: webhdfs://host:port/path, or a path. "
         "The topic then gets a message that names the file. null: such a message holds its region, in quarantine.",
     )
-    max_lag: int = Field(default=30, ge=1, description="Largest lag, in seconds, that counts as following.")
+    max_lag: int = Field(
+        title="Largest lag, in seconds",
+        default=30,
+        ge=1,
+        description="Largest lag, in seconds, that counts as following.",
+    )
     source_requests: SourceRequests = Field(
-        default=SourceRequests(), description="At most so many requests to the source per second."
+        title="Requests to the source",
+        default=SourceRequests(),
+        description="At most so many requests to the source per second.",
     )
 
     @field_validator("tables")
@@ -133,8 +161,7 @@ class StreamSpec(BaseModel):
 
     def topic_of(self, table: str) -> str:
         """The topic of a table's changes."""
-        namespace, _, name = table.rpartition(":")
-        return self.topic.format(namespace=namespace or "default", table=name)
+        return topic_of(self.topic, table)
 
     @property
     def positions_topic(self) -> str:
@@ -240,16 +267,26 @@ def recorded_stream_spec(run: RunRecord) -> ResolvedStreamSpec:
         ) from None
 
 
-def kafka_settings(spec: StreamSpec) -> KafkaSettings:
-    """The settings of Kafka's client with their secrets, from the spec or from this process's environment.
+def environment_kafka(connection_id: str) -> Connection:
+    """Kafka's connection from this process's environment: `AIRFLOW_CONN_<ID>`."""
+    return from_environment(connection_id, "write kafka: {bootstrap: host:port} into the spec")
 
-    A connection has the client's settings in its extra, as Airflow's Kafka provider has them; login and password are
-    those of SASL. Raises UsageError.
+
+def kafka_settings(spec: StreamSpec, connections: KafkaConnections = environment_kafka) -> KafkaSettings:
+    """The settings of Kafka's client with their secrets, from the spec or from the connection that it names.
+
+    A connection has the client's settings in its extra, as Airflow's Kafka provider has them; those of consumers'
+    groups are left out. Login and password are those of SASL. Raises UsageError.
     """
     if isinstance(spec.kafka, KafkaSettings):
         return spec.kafka
-    known = from_environment(spec.kafka, "write kafka: {bootstrap: host:port} into the spec")
-    settings = {name: value for name, value in known.extra.items() if name != "bootstrap.servers"}
+    return settings_of_connection(spec.kafka, connections(spec.kafka))
+
+
+def settings_of_connection(connection_id: str, known: Connection) -> KafkaSettings:
+    """The settings of Kafka's client that a connection has. Raises UsageError, which never quotes a value."""
+    left_out = {"bootstrap.servers", *OF_CONSUMERS}
+    settings = {name: value for name, value in known.extra.items() if name not in left_out}
     hosts = known.host and ",".join(
         host if ":" in host else f"{host}:{known.port or 9092}" for host in known.host.split(",")
     )
@@ -260,4 +297,4 @@ def kafka_settings(spec: StreamSpec) -> KafkaSettings:
     try:
         return KafkaSettings(bootstrap=known.extra.get("bootstrap.servers") or hosts or "", client=settings)
     except ValidationError as error:
-        raise UsageError(f"connection {spec.kafka}: {describe_faults(error)}", connection=spec.kafka) from None
+        raise UsageError(f"connection {connection_id}: {describe_faults(error)}", connection=connection_id) from None

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, 
 from walferry.errors import TransientError, UsageError
 from walferry.streams.kafka_errors import LONGEST_WAIT_S, ClientLog, kafka_error, repeat
 from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.new_topics import Creation
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -23,15 +24,6 @@ SETTLE_S = 5.0
 """a broker that has just started may not know every topic yet"""
 _ANSWER_S = 10.0
 """how long an admin request may take; it is repeated until LONGEST_WAIT_S are over"""
-
-
-@dataclass(frozen=True)
-class Creation:
-    """How change topics are created that do not exist: counts of partitions and of replicas."""
-
-    partitions: int
-    replication: int = -1
-    """-1: as the cluster does by default"""
 
 
 @dataclass(frozen=True)
@@ -50,11 +42,6 @@ class StreamTopics:
 
     changes: Mapping[str, Topic]
     positions: Topic
-
-
-def positions_topic(stream: str) -> str:
-    """The default name of a stream's position topic."""
-    return f"walferry.{stream}.positions"
 
 
 def prepare(

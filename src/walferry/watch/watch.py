@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from walferry.errors import GapError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RecordedFile, RunRecord
+from walferry.ledger.rows import RunKind
 from walferry.replay.log.cut import as_listed, as_seen
 from walferry.run.fences import fences_of
-from walferry.run.progress.backlog import unapplied
+from walferry.run.progress.backlog import edits_per_second, unapplied
 from walferry.run.progress.exposure import exposure_of
 from walferry.run.progress.lag import LagSplit, lag_by_group, lag_of, lag_split
 from walferry.run.progress.requests import requests_of
@@ -37,7 +38,6 @@ MOST_FILES = 50_000
 """known to one run of the watch; the next run begins with the files listed then"""
 SMALL_BYTES = 1024
 """A longer log certainly holds edits: header and trailer alone are shorter."""
-RATE_SECONDS = 300
 
 
 # ------------------------------------------------------------------ the watch
@@ -175,6 +175,7 @@ class RunFacts:
     """files that no longer exist at the source and were not applied"""
     held: tuple[int, ...]
     """ids of the items in quarantine"""
+    kind: RunKind = "migration"
 
 
 def runs_on(ledger: Ledger, cluster: Cluster) -> list[RunRecord]:
@@ -201,34 +202,30 @@ def run_facts(
     `kept`: its disabled peer is at the source, so that the cleaner deletes nothing. Otherwise an archived file may be
     deleted `cleaner_ttl` seconds after it was last written (hbase.master.logcleaner.ttl, TimeToLiveLogCleaner).
     """
-    now = time.time()
+    now, mine = time.time(), ledger.of(run.run_id)
     waiting = _waiting(ledger, run, watch, listing)
     backlog = [listing.files[name] for name in sorted(waiting & listing.files.keys())]
-    rounds = ledger.of(run.run_id).rounds.since(int((now - RATE_SECONDS) * 1000))
-    since = min((r.started_ms for r in rounds), default=0)
     deadlines = [
         listing.modified_ms[file.name] / 1000 + cleaner_ttl for file in backlog if file.place is Place.ARCHIVED
     ]
     oldest = _oldest_waiting_ms(run, backlog, listing) if run.kind == "drain" else None
-    held = tuple(item.quarantine_id for item in ledger.of(run.run_id).quarantine.items("held"))
-    copies = {file.name for file in ledger.of(run.run_id).staged.there()}
+    held = tuple(item.quarantine_id for item in mine.quarantine.items("held"))
+    copies = {file.name for file in mine.staged.there()}
     lost = tuple(sorted(waiting - listing.files.keys() - copies))
-    exposure = exposure_of(ledger.of(run.run_id))
+    exposure = exposure_of(mine)
     loss = max(0.0, min(deadlines) - now) if deadlines and not kept else None
     if exposure is not None and not exposure.pinned:
         loss = exposure.seconds_to_loss(int(now * 1000))
-    lag = lag_of(ledger.of(run.run_id), oldest)
-    groups = lag_by_group(ledger.of(run.run_id), lag)
+    lag = lag_of(mine, oldest)
+    groups = lag_by_group(mine, lag)
     return RunFacts(
         run_id=run.run_id,
         lag_seconds=lag.seconds,
         lag_split=lag_split(lag, groups),
         lag_by_server=groups,
         backlog_bytes=sum(file.length for file in backlog),
-        edits_per_second=sum(r.cells for r in rounds) / max(1.0, now - since / 1000) if rounds else 0.0,
-        requests_per_second={
-            service: rate.per_second for service, rate in requests_of(ledger.of(run.run_id)).get("source", {}).items()
-        },
+        edits_per_second=edits_per_second(mine),
+        requests_per_second={service: rate.per_second for service, rate in requests_of(mine).get("source", {}).items()},
         gaps=len(lost),
         quarantine=len(held),
         time_to_loss_seconds=loss,
@@ -236,6 +233,7 @@ def run_facts(
         max_lag=options_of(run).max_lag,
         lost=lost,
         held=held,
+        kind=run.kind,
     )
 
 

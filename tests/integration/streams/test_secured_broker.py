@@ -23,8 +23,9 @@ from walferry.embedded.kafka import Broker
 from walferry.errors import TransientError, UsageError
 from walferry.streams import kafka_errors
 from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.new_topics import Creation, positions_topic
 from walferry.streams.sink import Shard, Sink
-from walferry.streams.topics import Creation, positions_topic, prepare
+from walferry.streams.topics import prepare
 
 HOST = "127.0.0.1"
 PASSWORD = "the-password-of-writer"

@@ -25,8 +25,9 @@ from walferry.errors import TransientError, UsageError
 from walferry.streams import kafka_errors, sink, topics
 from walferry.streams.kafka_errors import MessageTooLargeError, StreamTakenOverError
 from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.new_topics import Creation, positions_topic
 from walferry.streams.sink import Shard, Sink
-from walferry.streams.topics import Creation, StreamTopics, positions_topic
+from walferry.streams.topics import StreamTopics
 
 PARTITIONS = 3
 _numbers = count()
@@ -179,7 +180,8 @@ CHILD = """
 import sys, time
 from walferry.streams.kafka_settings import KafkaSettings
 from walferry.streams.sink import Shard, Sink
-from walferry.streams.topics import positions_topic, prepare
+from walferry.streams.new_topics import positions_topic
+from walferry.streams.topics import prepare
 address, topic = sys.argv[1:]
 settings = KafkaSettings(bootstrap=address)
 sink = Sink.open(settings, Shard("source", topic), prepare(settings, {topic: None}, positions_topic(topic)))

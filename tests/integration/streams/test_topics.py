@@ -12,8 +12,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from walferry.embedded.kafka import Broker
 from walferry.errors import UsageError
 from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.new_topics import Creation, positions_topic
 from walferry.streams.sink import Shard, Sink
-from walferry.streams.topics import Creation, look, positions_topic, prepare
+from walferry.streams.topics import look, prepare
 
 _numbers = count()
 

@@ -242,3 +242,19 @@ def test_the_lag_of_a_drain_is_how_long_sealed_edits_wait(ledger: Ledger) -> Non
     assert measured(ledger, run, listing(2)).lag_seconds == pytest.approx(0, abs=5)
     waiting = listing(2, 3, age_seconds=70, length=5000)
     assert measured(ledger, run, waiting).lag_seconds == pytest.approx(70, abs=5)
+
+
+def test_a_stream_has_the_gauges_of_a_run(ledger: Ledger, statsd: socket.socket) -> None:
+    run = begun(ledger, "stream")
+    now = int(time.time() * 1000)
+    ledger.of(run.run_id).rounds.record(Round(1, now - 20_000, now - 10_000, 1, 100, 5, 1000, 15_000, 0))
+    assert [found.run_id for found in runs_on(ledger, CLUSTER)] == [run.run_id]
+    facts = measured(ledger, run, listing(3, 4), kept=True)
+    assert (facts.kind, facts.lost) == ("stream", ())
+    emit(facts, "hbase_source")
+    sent = {name.split(",")[0].removeprefix("airflow.walferry."): value for name, value in received(statsd, 8).items()}
+    assert sent.keys() == {
+        "lag_seconds", "backlog_bytes", "edits_per_second", "gaps", "quarantine", "requests_per_second",
+    }  # fmt: skip
+    assert float(sent["lag_seconds"].removesuffix("|g")) == pytest.approx(25, abs=3)
+    assert sent["backlog_bytes"] == "200|g"

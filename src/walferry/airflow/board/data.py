@@ -318,7 +318,8 @@ def _tables(
     rows: list[Facts] = [
         {
             "source": source,
-            "target": target,
+            "target": None if run.kind == "stream" else target,
+            "topic": report.topics.get(source),
             "steps": {p.name: states.get((p.name, source), "not begun") for p in phases_of(run.kind) if p.by_table},
             "errors": [
                 f"{p.phase}: {_short(p.message)}" for p in phases if p.subject == source and p.state == "failed"

@@ -8,7 +8,16 @@ from walferry.airflow.dags.drain import hbase_wal_drain
 from walferry.airflow.dags.migrate import hbase_migrate
 from walferry.airflow.dags.repair import hbase_repair
 from walferry.airflow.dags.replay import hbase_wal_replay
+from walferry.airflow.dags.stream import hbase_stream
 from walferry.airflow.dags.verify import hbase_verify
 from walferry.airflow.dags.watch import hbase_wal_watch
 
-__all__ = ["hbase_migrate", "hbase_repair", "hbase_verify", "hbase_wal_drain", "hbase_wal_replay", "hbase_wal_watch"]
+__all__ = [
+    "hbase_migrate",
+    "hbase_repair",
+    "hbase_stream",
+    "hbase_verify",
+    "hbase_wal_drain",
+    "hbase_wal_replay",
+    "hbase_wal_watch",
+]

@@ -54,10 +54,8 @@ def _streaming(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -
     stream = next(p for p in live if p.phase == "stream")
     lag = lag_of(ledger)
     measured = f"lag {lag.seconds:.0f} s" if lag.seconds is not None else lag.unknown
-    if caught_up(ledger):
-        step = f"none: the stream goes on until `walferry abort {run.name} --reason …`"
-        return state_at("following", f"every change is sent to Kafka: {measured}", stream, run, step)
-    return state_at("catching up", f"every change is sent to Kafka: {measured}", stream, run)
+    name: StateName = "following" if caught_up(ledger) else "catching up"
+    return state_at(name, f"changes are sent to Kafka: {measured}", stream, run)
 
 
 def with_wait(ledger: RunLedger, state: State) -> State:

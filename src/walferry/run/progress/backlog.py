@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from walferry import clock
-from walferry.ledger import RecordedFile, RunLedger
+from walferry.ledger import RecordedFile, Round, RunLedger
 from walferry.run.fences import fences_of
 from walferry.run.recorded_spec import source_tables
 
@@ -33,9 +33,20 @@ def eta_seconds(ledger: RunLedger, backlog_bytes: int) -> int | None:
     Only a replay or drain has an estimate. It covers the time until the target has caught up, without waiting for a
     person's answer.
     """
-    rounds = ledger.rounds.since(clock.now_ms() - RATE_SECONDS * 1000)
+    rounds = _recent(ledger)
     busy_ms = sum(made.finished_ms - made.started_ms for made in rounds)
     applied = sum(made.bytes for made in rounds)
     if not backlog_bytes or not applied or busy_ms <= 0:
         return None
     return round(backlog_bytes * busy_ms / applied / 1000)
+
+
+def edits_per_second(ledger: RunLedger) -> float:
+    """Cells applied, or sent, per second since the latest rounds began."""
+    rounds = _recent(ledger)
+    seconds = (clock.now_ms() - min((made.started_ms for made in rounds), default=0)) / 1000
+    return sum(made.cells for made in rounds) / max(1.0, seconds)
+
+
+def _recent(ledger: RunLedger) -> list[Round]:
+    return ledger.rounds.since(clock.now_ms() - RATE_SECONDS * 1000)

@@ -113,6 +113,8 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         return Lag(None, f"a run of kind {run.kind} follows no log", longest)
     if ledger.phases.facts("drain") is not None:
         return Lag(None, "all is applied up to the end fence", longest)
+    if last is None and run.kind == "stream":
+        return Lag(None, "the stream has not read the log yet", longest)
     if last is None:
         return Lag(None, "the first replay round has not ended yet", longest)
     seconds = round((now - max(last.covered_ms, ahead.covered_ms if ahead else 0)) / 1000, 1)

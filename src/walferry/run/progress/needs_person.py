@@ -14,7 +14,7 @@ from walferry.run.notes.last_pass import last_pass, verdict
 from walferry.run.progress.backlog import unapplied
 from walferry.run.progress.missing_numbers import undecided, way_on
 from walferry.run.progress.next_step import DO_WHAT_IT_SAYS, OPEN_STAYS, again_by, in_airflow, way_on_if_rows_differ
-from walferry.run.progress.states import STATES, State, StateName, label, order_of, state_at
+from walferry.run.progress.states import State, StateName, label, meaning, order_of, state_at
 
 
 def gap_state(
@@ -26,6 +26,12 @@ def gap_state(
     if not met and not missing:
         return None
     opened, step = opened_ms(ledger) is not None, ""
+    if run.kind == "stream":
+        step = (
+            f"find out who removed the file. If you have it, put it into the source's oldWALs, then "
+            f"{again_by(run, 'stream')}; if it is lost, so are its changes: `walferry abort {run.name} --reason …`, "
+            f"and start the stream again with a higher `epoch`"
+        )
     if opened:
         step = (
             "find out who removed the file. If you have it, put it into the source's oldWALs, then "
@@ -35,7 +41,8 @@ def gap_state(
     if met and not (opened and missing):  # the error advises to start over: too late once the target is open
         return state_at("gap", met[-1].message, met[-1], run, step, failed=True)
     more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
-    cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"
+    done = "sent" if run.kind == "stream" else "applied"
+    cause = f"WAL file {missing[0]}{more} is missing at the source and was not {done}"
     return state_at("gap", cause, phases[-1] if phases else None, run, step)
 
 
@@ -116,7 +123,7 @@ def paused_state(run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
     """An operator paused the run."""
     if not run.paused:
         return None
-    cause = STATES["paused"].cause if live else "an operator paused the run, and no phase is running"
+    cause = meaning("paused", run).cause if live else "an operator paused the run, and no phase is running"
     return state_at("paused", cause, live[-1] if live else None, run)
 
 
@@ -127,12 +134,13 @@ def held_state(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -
         return None
     items = amount(len(held), "item waits", "items wait")
     step = f"`walferry quarantine list {run.name}`, then `walferry quarantine release`"
+    waiting = "; later changes of the same region wait, all others are sent" if run.kind == "stream" else ""
     if any(item.kind is RefusalKind.LINEAGE for item in held):  # it cannot be released
         step = f"`walferry abort {run.name} --reason …`, then migrate into a new target table"
         if opened_ms(ledger) is not None:
             step = f"`walferry quarantine list {run.name}`: what came after it is not applied, and {OPEN_STAYS}"
     return State(
-        "held", f"{items} in quarantine for a decision, the first: {held[0].reason}", step,
+        "held", f"{items} in quarantine for a decision, the first: {held[0].reason}{waiting}", step,
         label(live[-1]) if live else "", held[0].recorded_ms, "decision", "an operator, in the shell",
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ from walferry.run.progress.needs_person import (
     paused_state,
 )
 from walferry.run.progress.next_step import in_airflow
-from walferry.run.progress.states import STATES, State, StateName, label, order_of, state_at, superseded
+from walferry.run.progress.states import State, StateName, label, meaning, order_of, state_at, superseded
 
 PhaseShown = Literal["not begun", "running", "waiting", "interrupted", "done", "failed"]
 
@@ -116,7 +116,7 @@ def _state_of(ledger: RunLedger) -> State:
 def ended_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State:
     """The run is over."""
     name: StateName = "done" if run.state == "done" else "aborted" if run.state == "aborted" else "failed"
-    step = "start a new run" if name == "failed" else STATES[name].next_step
+    step = "start a new run" if name == "failed" else meaning(name, run).next_step
     if name == "aborted" and opened_ms(ledger) is not None:
         shown = f"`walferry report {run.name}` says how far"
         step = f"none: clients use the target, which is no longer compared; {shown}"
@@ -126,7 +126,7 @@ def ended_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]
     newest = phases[-1] if phases else None
     failed = newest if newest and newest.state == "failed" and name == "failed" else None
     return State(
-        name, run.outcome or STATES[name].cause, step, label(newest) if newest else "",
+        name, run.outcome or meaning(name, run).cause, step, label(newest) if newest else "",
         run.ended_ms or run.created_ms, error=failed.message if failed else "",
         error_class=failed.error_class if failed else "",
     )  # fmt: skip

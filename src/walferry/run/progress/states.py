@@ -21,7 +21,7 @@ StateName = Literal[
 
 @dataclass(frozen=True)
 class Kind:
-    """What a state means in general. docs/board.md has this as a table."""
+    """What a state means in general. docs/board.md has this as tables."""
 
     colour: Colour
     cause: str
@@ -129,6 +129,49 @@ STATES: Mapping[StateName, Kind] = {
     ),
 }
 """Every state that a run can be in."""
+OF_STREAMS: Mapping[StateName, Kind] = {
+    "catching up": Kind(
+        "blue",
+        "changes are sent to Kafka, and the lag is above `max_lag` or not measured yet",
+        "wait; if the lag keeps growing, look whether Kafka or the source is slow, or divide the tables among several "
+        "streams",
+    ),
+    "following": Kind(
+        "blue",
+        "changes are sent to Kafka within `max_lag`",
+        "none: the stream goes on until `walferry abort NAME --reason …`",
+    ),
+    "paused": Kind(
+        "violet",
+        "an operator paused the run; nothing is sent to Kafka, and the source's log is kept",
+        "`walferry resume NAME`",
+    ),
+    "held": Kind(
+        "violet",
+        "changes in quarantine wait for a decision, and so do later ones of their regions; all others are sent",
+        "`walferry quarantine list NAME`, then release each item",
+    ),
+    "gap": Kind(
+        "red",
+        "a log file that was not sent is missing",
+        "find out who removed the file. If you have it, put it into the source's oldWALs and clear the task, or "
+        "`walferry resume NAME`; if it is lost, so are its changes: `walferry abort NAME --reason …`, and start the "
+        "stream again with a higher `epoch`",
+    ),
+    "aborted": Kind(
+        "grey",
+        "an operator ended the stream; its topics stay as they are",
+        "start a stream of that name: it goes on where this one ended if the source still has that log; otherwise give "
+        "a higher `epoch`",
+    ),
+}
+"""What the states of a stream mean that differ from those of other runs."""
+
+
+def meaning(name: StateName, run: RunRecord) -> Kind:
+    """What a state of a run means."""
+    of_kind = OF_STREAMS if run.kind == "stream" else STATES
+    return of_kind.get(name, STATES[name])
 
 
 @dataclass(frozen=True)
@@ -168,7 +211,7 @@ def state_at(
 ) -> State:
     """A state that began when its phase ended, or started. The default next step is the state's general one."""
     since = run.created_ms if phase is None else phase.finished_ms or phase.started_ms
-    step = (next_step or STATES[name].next_step).replace("NAME", run.name)
+    step = (next_step or meaning(name, run).next_step).replace("NAME", run.name)
     error, error_class = (phase.message, phase.error_class) if failed and phase else ("", "")
     return State(name, cause, step, label(phase) if phase else "", since, error=error, error_class=error_class)
 

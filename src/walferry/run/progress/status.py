@@ -8,7 +8,7 @@ from walferry import clock
 from walferry.ledger import RunLedger
 from walferry.run.notes.throttle import throttle_of, throttle_text
 from walferry.run.phases import steps
-from walferry.run.progress.backlog import eta_seconds, unapplied
+from walferry.run.progress.backlog import edits_per_second, eta_seconds, unapplied
 from walferry.run.progress.batch_progress import batch_progress
 from walferry.run.progress.exposure import Exposure, exposure_of, unwatched_times
 from walferry.run.progress.lag import LagSplit, ahead_of, lag_by_group, lag_of, lag_split
@@ -47,6 +47,7 @@ def _status(ledger: RunLedger) -> Status:
     return Status(
         version=1,
         run=run.run_id,
+        kind=run.kind,
         state=state.name,
         colour=state.colour,
         cause=state.cause,
@@ -60,6 +61,7 @@ def _status(ledger: RunLedger) -> Status:
         error_class=state.error_class or None,
         percent=100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
         edits_applied=ledger.rounds.totals().cells + window["cells"],
+        edits_per_second=round(edits_per_second(ledger), 1) if run.state == "running" else 0.0,
         backlog_bytes=backlog,
         open_logs=sum(1 for file in waiting if file.state == "open"),
         lag_seconds=lag.seconds,
@@ -136,8 +138,12 @@ def status_line(now: Status) -> str:
     if (batch := now.batch) is not None:
         again = f", {len(batch.repeated)} again" if batch.repeated else ""
         pieces = f"Pieces: {batch.done} of {batch.pieces}{again}; "
+    if now.kind == "stream":  # the last of its phases ends with the run
+        done = f"Sent: {now.edits_applied}, {now.edits_per_second:.1f}/s"
+    else:
+        done = f"{now.percent:.1f}%; {pieces}Applied: {now.edits_applied}"
     return (
-        f"{now.phase}: {now.percent:.1f}%; {pieces}Applied: {now.edits_applied}; "
+        f"{now.phase}: {done}; "
         f"Backlog: {now.backlog_bytes / 1e6:.1f}MB{logs}; Time: {now.elapsed_seconds:.0f}s; "
         f"Lag: {lag}; State: {now.state}; ETA: {eta}"
     )

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from walferry.ledger.rows import RunKind
 from walferry.run.phases import Waits
 from walferry.run.progress.batch_progress import BatchProgress
 from walferry.run.progress.requests import RequestRate
@@ -88,6 +89,7 @@ class RunShown(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     run: str = Field(description="the run's id: its name and a number")
+    kind: RunKind = Field(description="the kind of run; docs/architecture.md lists them")
     state: StateName = Field(description="the state now; docs/board.md lists all states")
     colour: Colour = Field(description="the state's colour on the board")
     cause: str = Field(description="why the run is in this state, in words")
@@ -118,11 +120,14 @@ class Status(RunShown):
     error: str | None = Field(description="the error of that phase; null if it has not failed")
     error_class: str | None = Field(description="the class of that error; null if there is none")
     percent: float = Field(description="phases that are done, of all phases of the run, in percent")
-    edits_applied: int = Field(description="cells applied from the log")
+    edits_applied: int = Field(description="cells applied from the log; for a stream: sent")
+    edits_per_second: float = Field(
+        description="cells applied, or sent, per second over the last five minutes; 0 once the run has ended"
+    )
     backlog_bytes: int = Field(description="bytes of the log that the ledger knows of and that are not applied")
     open_logs: int = Field(description="WALs among these that the source still writes")
     lag_seconds: float | None = Field(
-        description="age of the newest moment before which everything is at the target; null while it is not measured"
+        description="age of the newest moment before which everything is at the target, or sent; null while unmeasured"
     )
     lag_unknown: str = Field(description="why there is no lag, in words; empty if there is one")
     not_followed: str = Field(description="why open logs are not followed now, in words; empty if they are")

@@ -1,5 +1,5 @@
 // Lag and rate, drawn by Plotly from its installed package. The numbers are also in the table below the charts.
-import { byId, show } from "./live.js";
+import { byId, show, streams } from "./live.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const SETTINGS = { displayModeBar: false, responsive: true };
@@ -61,5 +61,5 @@ export function charts(facts) {
   chart("chart-lag", [line(at, seconds, "lag")], range, extra, `Lag over time: now ${newest(seconds).toFixed(1)} s, highest ${highest.toFixed(1)} s`);
   chart("chart-edits", [line(rate.at_ms, rate.edits, "edits")], range, {}, `Edits per second over time: now ${newest(rate.edits)}, highest ${Math.max(...rate.edits)}`);
   const mega = rate.bytes.map((n) => n / 1e6);
-  chart("chart-bytes", [line(rate.at_ms, mega, "MB")], range, {}, `Log applied, megabytes per second over time: now ${newest(mega).toFixed(2)}, highest ${Math.max(...mega).toFixed(2)}`);
+  chart("chart-bytes", [line(rate.at_ms, mega, "MB")], range, {}, `Log ${streams ? "read" : "applied"}, megabytes per second over time: now ${newest(mega).toFixed(2)}, highest ${Math.max(...mega).toFixed(2)}`);
 }

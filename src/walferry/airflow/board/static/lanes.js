@@ -1,8 +1,8 @@
 // The lanes of the log. One block of all lanes is in the tab order; arrow keys move between blocks.
-import { bytes, byId, count, fill, say, show } from "./live.js";
+import { bytes, byId, count, fill, say, show, streams } from "./live.js";
 
 const WORDS = {
-  gap: "gap", held: "held", seen: "seen", sealed: "sealed", applied: "applied", verified: "verified", outside: "outside",
+  gap: "gap", held: "held", seen: "seen", sealed: "sealed", applied: streams ? "sent" : "applied", verified: "verified", outside: "outside",
 };
 const body = byId("lanes-rows");
 let current = null; // the block in the tab order

@@ -5,7 +5,10 @@ const PAUSE_MS = 2000;
 const byId = (id) => document.getElementById(id);
 const root = document.body.dataset.root;
 
-export { byId };
+// Whether the page is that of a stream, which has no target, no end and no comparison.
+const streams = document.querySelector("h1")?.dataset.kind === "stream";
+
+export { byId, streams };
 
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

@@ -2,7 +2,7 @@
 import { charts } from "./charts.js";
 import { lanes } from "./lanes.js";
 import { passes } from "./passes.js";
-import { answer, bytes, byId, count, duration, fill, live, pager, pages, prose, say, show, stateBadge, time } from "./live.js";
+import { answer, bytes, byId, count, duration, fill, live, pager, pages, prose, say, show, stateBadge, streams, time } from "./live.js";
 
 const { run, repair } = document.querySelector("h1").dataset;
 const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit", "passes"];
@@ -11,6 +11,8 @@ function path() {
   const query = new URLSearchParams(LISTS.filter((name) => pages[name]).map((name) => [name, pages[name]]));
   return `/api/runs/${encodeURIComponent(run)}?${query}`;
 }
+
+const rate = (n) => (n < 10 ? n.toFixed(1) : count(Math.round(n)));
 
 function writeStop(r) {
   if (r.write_stop_seconds === null) return "";
@@ -26,8 +28,8 @@ function tiles(facts) {
   const exposed = r.log !== null && r.log.time_to_loss_seconds !== null;
   const list = [
     ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
-    ["Done", `${r.percent.toFixed(0)} %`],
-    ["Edits applied", count(r.edits_applied)],
+    ...(streams ? [] : [["Done", `${r.percent.toFixed(0)} %`]]),
+    [streams ? "Edits sent" : "Edits applied", count(r.edits_applied), "", r.ended ? "" : `${rate(r.edits_per_second)} a second`],
     ["Lag", r.lag_seconds === null ? "N/A" : duration(r.lag_seconds), "", r.lag_split === null ? r.lag_unknown : r.lag_split.text],
     ["Backlog", bytes(r.backlog_bytes), "", r.open_logs ? `and the contents of ${r.open_logs} open ${r.open_logs > 1 ? "logs" : "log"}` : ""],
     ["Gaps", lost ? `${lost} ${lost > 1 ? "files" : "file"} ▲` : "none", lost ? "bad" : ""],
@@ -36,7 +38,7 @@ function tiles(facts) {
     ...(exposed ? [["Time to loss", duration(r.log.time_to_loss_seconds), r.log.late ? "bad" : "", r.log.text]] : []),
     ["Time taken", duration(r.elapsed_seconds)],
     r.eta_seconds !== null ? ["Time left, about", duration(r.eta_seconds)] : ["Longest lag", duration(r.longest_lag_seconds)],
-    ["Writes stopped for", r.write_stop_seconds === null ? (r.ended ? "never" : "not yet") : duration(r.write_stop_seconds), "", writeStop(r)],
+    ...(streams ? [] : [["Writes stopped for", r.write_stop_seconds === null ? (r.ended ? "never" : "not yet") : duration(r.write_stop_seconds), "", writeStop(r)]]),
   ];
   const box = byId("tiles");
   while (box.children.length > list.length) box.lastChild.remove();
@@ -126,7 +128,9 @@ function tables(facts) {
   fill(byId("tables-rows"), facts.tables.rows, (t) => t.source, (t) => {
     const c = t.compared;
     const equal = c && c.equal_regions === c.regions;
-    const states = Object.entries(t.log).filter(([, n]) => n).map(([state, n]) => `${bytes(n)} ${state}`);
+    const word = (state) => (streams && state === "applied" ? "sent" : state);
+    const states = Object.entries(t.log).filter(([, n]) => n).map(([state, n]) => `${bytes(n)} ${word(state)}`);
+    if (streams) return [t.source, t.topic ?? "not planned yet", { kind: "lines", list: states.length ? states : ["nothing yet"] }];
     return [
       t.source,
       t.target,
@@ -234,7 +238,8 @@ function head(facts) {
   const ended = r.ended_ms ? `, ended ${time(r.ended_ms)}` : "";
   say(byId("summary"), `Started ${time(r.created_ms)}${ended}, by ${r.owner}.`);
   say(byId("ledger"), `Ledger: ${r.ledger}`);
-  document.title = `${r.run}: ${r.state}, ${r.percent.toFixed(0)} % – walferry`;
+  const far = streams ? (r.lag_seconds === null ? "" : `, lag ${duration(r.lag_seconds)}`) : `, ${r.percent.toFixed(0)} %`;
+  document.title = `${r.run}: ${r.state}${far} – walferry`;
   const news = facts.alarms.filter((alarm) => alarm.kind !== "note").map((alarm) => alarm.text);
   say(byId("status"), [`${r.run} is ${r.state}: ${r.cause}. Next step: ${r.next_step}`, ...news].join(". "));
 }
@@ -263,7 +268,7 @@ live(path, (facts) => {
   gaps(facts.gaps);
   charts(facts);
   rounds(facts.latest_rounds);
-  comparison(facts.comparison, facts.differences);
+  if (!streams) comparison(facts.comparison, facts.differences);
   quarantine(facts.quarantine);
   audit(facts.audit);
 });

@@ -1,0 +1,145 @@
+"""Stream every change of HBase tables to Kafka, one message per row that was written, in order and exactly once.
+
+Trigger it with the form; each run is one stream, and several streams run side by side. The first task examines the
+source and the topics, then a disabled replication peer keeps the source's WALs, and the log is cut: the stream begins
+there. The task `stream` then sends what is written, until `walferry abort NAME` ends it. It takes a worker's slot all
+that time and needs no Spark. It may be killed, retried or cleared at any time: the next attempt goes on where Kafka's
+last transaction ended. `walferry pause` and `walferry resume` work as with a migration. To give the stream more
+tables, mark its DAG run as failed and trigger the DAG with the same name: the new DAG run goes on with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
+from walferry.airflow.hook import airflow_connection
+from walferry.airflow.kafka import kafka_connection
+from walferry.airflow.links import BoardLink, ReportLink, add_links
+from walferry.airflow.operators import ACTOR, final_errors
+from walferry.errors import UsageError, WalferryError
+from walferry.process import open_ledger
+from walferry.run.phases import phase_of
+from walferry.streams.stream_spec import StreamSpec
+
+if TYPE_CHECKING:
+    from walferry.streams.stream_run import StreamRun
+
+log = logging.getLogger(__name__)
+
+MOST_STREAMS = 100
+"""streams at once; Airflow's own limit is 16. The executor's limits apply as well"""
+FOR_EVER = 1_000_000
+"""retries of the task `stream`: whatever kills it, it goes on"""
+KEYS = (
+    "name", "source", "kafka", "tables", "topic", "create_topics", "bytes_as", "families", "columns", "rows", "decode",
+    "large_messages", "max_lag", "positions", "epoch", "source_requests",
+)  # fmt: skip
+PARAMS = spec_params(model=StreamSpec, keys=KEYS, defaults={"name": "stream", "tables": []})
+
+
+@contextmanager
+def stream_step(run_id: str) -> Iterator[StreamRun]:
+    """Open a stream for a task; errors are handled as in `final_errors`.
+
+    A task is skipped if its run was aborted, or if another DAG run goes on with it.
+    """
+    with final_errors():
+        from walferry.streams.stream_run import StreamRun
+
+        with open_ledger(actor=ACTOR) as ledger, StreamRun(ledger, run_id, ACTOR, kafka_connection) as run:
+            if run.record.owner != _owner():
+                raise AirflowSkipException(f"{run_id} belongs to {run.record.owner}, which goes on with it")
+            try:
+                yield run
+            except WalferryError:
+                if (record := run.ledger.record).state == "aborted":
+                    raise AirflowSkipException(f"{run_id} was aborted: {record.outcome}") from None
+                raise
+
+
+@task
+def plan() -> str:
+    """Open the run in the ledger, examine the source and the topics, refuse what cannot be streamed."""
+    from walferry.run.heartbeat import RunBusyError
+    from walferry.streams.start import start_stream
+
+    with final_errors(), open_ledger() as ledger:
+        _require_client()
+        params = dict(get_current_context()["params"])
+        try:
+            run_id = start_stream(ledger, params, airflow_connection, _owner())
+        except RunBusyError as busy:  # a task of an earlier DAG run may be about to end
+            raise AirflowException(str(busy)) from None
+    _do(run_id, "plan")
+    return run_id
+
+
+@task
+def do(run: str, phase: str) -> str:
+    """Do a phase. Returns the run's id."""
+    _do(run, phase)
+    return run
+
+
+@task(retries=FOR_EVER)
+def stream(run: str) -> str:
+    """Send every change until a person ends the run. Returns how it ended."""
+    from walferry.run.run import RunEndedError
+    from walferry.streams.stream import follow
+
+    with stream_step(run) as opened:
+        try:
+            follow(opened)
+        except RunEndedError:
+            record = opened.ledger.record
+            if record.state != "aborted":  # another process has taken the stream over, or the run has failed
+                raise
+            log.info("%s was aborted: %s", run, record.outcome)
+            return record.outcome
+    raise AssertionError("follow does not return")
+
+
+def _do(run_id: str, phase: str) -> None:
+    with stream_step(run_id) as run:
+        from walferry.streams.stream import WORK
+
+        WORK[phase](run)
+
+
+def _owner() -> str:
+    return f"airflow {get_current_context()['run_id']}"
+
+
+def _require_client() -> None:
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        raise UsageError("Kafka's client is not installed: install walferry with its extra kafka") from None
+
+
+def hbase_stream() -> DAG:
+    """The DAG that streams changes to Kafka: one task for each phase of a stream (`run.phases`)."""
+    with DAG(
+        "hbase_stream",
+        schedule=None,
+        catchup=False,
+        max_active_runs=MOST_STREAMS,
+        max_active_tasks=MOST_STREAMS,
+        params=PARAMS,
+        tags=["walferry", "hbase", "kafka"],
+        doc_md=__doc__,
+        default_args=TASK_DEFAULTS,
+    ) as made:
+        run: Any = plan()
+        for phase in ("protect", "fence"):
+            run = do.override(task_id=phase, doc_md=phase_of("stream", phase).what)(run, phase)
+        stream.override(doc_md=phase_of("stream", "stream").what)(run)
+    add_links(made, {name: [BoardLink()] for name in ("protect", "fence")} | {"stream": [BoardLink(), ReportLink()]})
+    return made

@@ -1,0 +1,235 @@
+"""The DAG hbase_stream: its form is the spec's, its connections are Airflow's, and its tasks end as the run does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jsonschema
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from unit.streams.stream_ledger import PARAMS, TABLES
+from walferry.airflow.dags import hbase_stream
+from walferry.airflow.dags import stream as dag_module
+from walferry.airflow.kafka import KafkaHook, kafka_connection
+from walferry.errors import TransientError, UsageError
+from walferry.ledger import Ledger
+from walferry.process import open_ledger
+from walferry.run.heartbeat import NOTE
+from walferry.run.phases import phases_of
+from walferry.run.run import RunEndedError
+from walferry.streams import stream as following
+from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.start import start_stream
+from walferry.streams.stream_run import StreamRun
+from walferry.streams.stream_spec import StreamSpec, parse_stream_spec
+
+HBASE = {
+    "conn_type": "hbase", "host": "127.0.0.1", "port": 1,
+    "extra": {"webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"},
+}  # fmt: skip
+Act = Callable[[StreamRun], None]
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    monkeypatch.setenv("WALFERRY_LEDGER", f"sqlite:///{tmp_path / 'ledger.db'}")
+    monkeypatch.setenv("AIRFLOW_CONN_HBASE_SOURCE", json.dumps(HBASE))
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "host": "127.0.0.1"}))
+    with open_ledger(actor="test") as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def dag_run(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let tasks be those of a DAG run, with these values in its form."""
+
+    def of(run_id: str, **params: Any) -> None:
+        form = {key: param.value for key, param in dag_module.PARAMS.items()} | PARAMS
+        context = {"params": form | params, "run_id": run_id}
+        monkeypatch.setattr(dag_module, "get_current_context", lambda: context)
+
+    of("manual__1")
+    return of
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The phase `plan` finds nothing in the way."""
+    monkeypatch.setitem(following.WORK, "plan", lambda run: run.once("plan", dict))
+
+
+@pytest.fixture
+def follows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
+    """Let something happen while the phase `stream` is at work."""
+
+    def while_following(act: Act) -> None:
+        def follow(run: StreamRun) -> NoReturn:
+            act(run)
+            raise RunEndedError(f"run {run.run_id} has ended")
+
+        monkeypatch.setattr(following, "follow", follow)
+
+    return while_following
+
+
+def test_each_phase_is_a_task_and_the_stream_goes_on_whatever_kills_it() -> None:
+    made = hbase_stream()
+    names = [phase.name for phase in phases_of("stream")]
+    assert list(made.task_dict) == names
+    for before, after in pairwise(names):
+        assert made.get_task(after).upstream_task_ids == {before}
+    assert made.get_task("stream").retries == 1_000_000
+    assert made.schedule is None
+    assert made.max_active_runs == made.max_active_tasks == 100, "each stream is a run of its own"
+
+
+def test_each_key_of_the_spec_has_its_field_with_the_models_words() -> None:
+    assert dag_module.PARAMS.keys() == StreamSpec.model_fields.keys()
+    for key, model in StreamSpec.model_fields.items():
+        field = dag_module.PARAMS[key]
+        assert field.schema["title"] == model.title
+        assert (field.description or "").startswith(model.description or "")
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        ("name", "changes", "Changes"),
+        ("source", "hbase_old", {"zookeeper": "zk:2181"}),
+        ("kafka", "kafka_other", {"bootstrap": "broker:9092"}),
+        ("tables", ["shop:*", "t"], []),
+        ("topic", "all", 5),
+        ("create_topics", {"partitions": 3}, {"replication": 2}),
+        ("create_topics", None, 3),
+        ("bytes_as", "utf8", "text"),
+        ("rows", [{"start": "a"}], ["a"]),
+        ("decode", "my.module:decode", "my.module.decode"),
+        ("decode", None, 5),
+        ("positions", None, 5),
+        ("epoch", 2, 0),
+        ("max_lag", 1, 0),
+        ("source_requests", {"namenode": 10.5}, {"namenode": 9}),
+    ],
+)
+def test_the_form_takes_and_refuses_what_the_spec_does(key: str, good: Any, bad: Any) -> None:
+    field = dag_module.PARAMS[key].schema
+    jsonschema.validate(good, field)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(bad, field)
+
+
+def test_what_is_left_empty_is_as_the_spec_has_it(book: Ledger, dag_run: Any, planned: None) -> None:
+    run = book.run(dag_module.plan.function())
+    recorded = dict(run.spec)
+    assert (run.run_id, run.kind, run.owner) == ("changes-1", "stream", "airflow manual__1")
+    assert recorded.pop("source")["zookeeper"] == "127.0.0.1:1"
+    spec = parse_stream_spec({"name": "changes", "tables": TABLES}, origin="test").model_dump(mode="json")
+    assert recorded == {key: value for key, value in spec.items() if key != "source"}
+
+
+def test_a_key_that_no_spec_has_fails_at_once(dag_run: Any, planned: None) -> None:
+    dag_run("manual__1", target="hbase_target")
+    with pytest.raises(AirflowFailException, match="target: this key does not belong here"):
+        dag_module.plan.function()
+
+
+def test_another_dag_run_goes_on_with_the_stream_and_may_give_it_more_tables(
+    book: Ledger, dag_run: Any, planned: None
+) -> None:
+    run_id = dag_module.plan.function()
+    dag_run("manual__2", tables=[*TABLES, "more"])
+    book.of(run_id).notes.keep(NOTE, {"by": "airflow"}, "stream")
+    with pytest.raises(AirflowException, match="has been working on changes-1") as busy:
+        dag_module.plan.function()
+    assert not isinstance(busy.value, AirflowFailException), "it may end within seconds"
+    book.of(run_id).notes.drop(NOTE, "stream")
+    assert dag_module.plan.function() == run_id
+    assert (book.run(run_id).owner, book.run(run_id).spec["tables"]) == ("airflow manual__2", [*TABLES, "more"])
+    dag_run("manual__1")
+    with pytest.raises(AirflowSkipException, match="changes-1 belongs to airflow manual__2, which goes on with it"):
+        dag_module.stream.function(run_id)
+
+
+def test_the_task_succeeds_once_a_person_has_ended_the_stream(
+    book: Ledger, dag_run: Any, planned: None, follows: Any
+) -> None:
+    run_id = dag_module.plan.function()
+    follows(lambda run: book.of(run_id).end("aborted", "kim", "no longer needed"))
+    assert dag_module.stream.function(run_id) == "no longer needed"
+
+
+def test_a_task_whose_run_was_aborted_before_is_skipped(book: Ledger, dag_run: Any, planned: None) -> None:
+    run_id = dag_module.plan.function()
+    book.of(run_id).end("aborted", "kim", "no longer needed")
+    with pytest.raises(AirflowSkipException, match="changes-1 was aborted: no longer needed"):
+        dag_module.do.function(run_id, "protect")
+    with pytest.raises(AirflowSkipException, match="changes-1 was aborted: no longer needed"):
+        dag_module.stream.function(run_id)
+
+
+def test_a_stream_that_another_process_has_taken_over_fails(dag_run: Any, planned: None, follows: Any) -> None:
+    run_id = dag_module.plan.function()
+    follows(lambda run: None)
+    with pytest.raises(AirflowFailException, match="run changes-1 has ended"):
+        dag_module.stream.function(run_id)
+
+
+# ------------------------------------------------------------------ Kafka's connection
+
+
+def test_kafka_is_reached_by_airflows_connection_whose_secrets_are_nowhere_else(
+    book: Ledger, dag_run: Any, planned: None, follows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"security.protocol": "SASL_SSL", "group.id": "of-consumers", "ssl.key.password": "hush-2"}
+    fields = {"conn_type": "kafka", "host": "k1,k2:9094", "port": 9093, "login": "kim", "password": "hush-1"}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(fields | {"extra": extra}))
+    seen: list[KafkaSettings] = []
+
+    def look(run: StreamRun) -> None:
+        seen.append(run.kafka())
+        run.ledger.end("aborted", "kim", "seen")
+
+    run_id = dag_module.plan.function()
+    follows(look)
+    dag_module.stream.function(run_id)
+    assert seen[0].client_settings() == {
+        "bootstrap.servers": "k1:9093,k2:9094", "security.protocol": "SASL_SSL", "sasl.username": "kim",
+        "sasl.password": "hush-1", "ssl.key.password": "hush-2",
+    }  # fmt: skip
+    texts = [repr(seen[0]), str(seen[0].model_dump()), repr(kafka_connection("kafka_default")), str(book.run(run_id))]
+    texts += [str(line) for line in book.of(run_id).audit_trail()]
+    assert [text for text in texts if "hush" in text] == []
+
+
+def test_a_connection_that_airflow_does_not_give_may_be_there_later(dag_run: Any) -> None:
+    with pytest.raises(TransientError, match="Airflow does not give the connection kafka_none: add it, with type ka"):
+        kafka_connection("kafka_none")
+
+
+def test_the_forms_test_says_in_one_line_why_kafka_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    from walferry.airflow import kafka
+
+    monkeypatch.setattr(kafka, "TEST_SECONDS", 1.0)
+    monkeypatch.setenv("AIRFLOW_CONN_TRIED", json.dumps({"conn_type": "kafka", "host": "127.0.0.1", "port": 1}))
+    reached, message = KafkaHook("tried").test_connection()
+    assert not reached
+    assert message.startswith("Kafka at 127.0.0.1:1, listing topics: ")
+    assert "\n" not in message
+    monkeypatch.setenv("AIRFLOW_CONN_TRIED", json.dumps({"conn_type": "kafka", "extra": {"acks": "1"}}))
+    reached, message = KafkaHook("tried").test_connection()
+    assert message.startswith("the connection: bootstrap: must be ")
+
+
+def test_a_stream_of_the_shell_is_not_taken_from_a_live_process(book: Ledger) -> None:
+    from walferry.airflow.hook import airflow_connection
+
+    run_id = start_stream(book, PARAMS, airflow_connection, "cli kim")
+    book.of(run_id).notes.keep(NOTE, {"by": "kim@desk"}, "")
+    with pytest.raises(UsageError, match="kim@desk"):
+        start_stream(book, PARAMS, airflow_connection, "airflow manual__1")
+    assert book.run(run_id).owner == "cli kim"
