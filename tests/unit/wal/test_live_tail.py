@@ -13,10 +13,11 @@ from unit.formats.encrypted_builder import MASTER_KEY, encrypted_entry, encrypte
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.errors import DamagedInputError, GapError, TransientError, UsageError
 from walferry.formats.cells import encode_cell
-from walferry.storage import FileStatus, Local
+from walferry.storage import FileStatus, FileSystem, Local
 from walferry.wal import files, live_tail
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, parse_wal_name
+from walferry.wal.files import list_archive as list_all
 from walferry.wal.keys import KEY_HEX
 from walferry.wal.live_tail import NO_LIMITS, LiveTail
 from walferry.wal.offsets import BatchLimits, GroupPosition, Offset
@@ -332,3 +333,65 @@ def test_a_file_that_hdfs_cannot_read_for_a_while_is_looked_at_again_but_not_for
 def test_a_root_without_logs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no folder"):
         LiveTail(Local(), str(tmp_path))
+
+
+def test_a_batch_is_whole_when_it_ends_with_everything_that_can_be_seen(log: Log) -> None:
+    log.append(1, header(), entry([CELL], 1), entry([CELL], 2))
+    limited = BatchLimits(bytes=len(entry([CELL], 1)) + 1)
+    assert (log.new(limited), log.tail.whole) == ([1], False)
+    assert (log.new(limited), log.tail.whole) == ([2], True)
+    log.append(2, header(), entry([CELL], 3))
+    assert (log.new(), log.tail.whole) == ([], False), "the first file is not closed, so the next one is not read"
+    log.append(1, TRAILER)
+    assert (log.new(), log.tail.whole) == ([3], True)
+    assert (log.new(), log.tail.whole) == ([], True), "nothing new, and all of it was looked at"
+
+
+def test_no_batch_is_whole_while_a_dead_servers_log_is_split(log: Log) -> None:
+    log.append(1, header(), entry([CELL], 1))
+    assert (log.new(), log.tail.whole) == ([1], True)
+    splitting = log.path(1).parent.rename(log.root / "WALs" / f"{SERVER}-splitting")
+    log.new()
+    assert not log.tail.whole
+    (splitting / log.path(1).name).rename(log.root / "oldWALs" / log.path(1).name)
+    splitting.rmdir()
+    log.new()
+    assert log.tail.whole
+
+
+def test_a_batch_with_a_file_that_moves_while_it_is_looked_at_is_not_whole(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(1, header(), entry([CELL], 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(live_tail, "open_wal", missing_file)
+        assert (log.new(), log.tail.whole) == ([], False)
+    assert (log.new(), log.tail.whole) == ([1], True)
+
+
+def missing_file(*args: object, **keys: object) -> None:
+    raise FileNotFoundError
+
+
+def test_the_archive_is_listed_again_only_when_the_live_files_have_changed(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listings = list[str]()
+
+    def listed(files: FileSystem, root: str) -> list[WalFile]:
+        listings.append(root)
+        return list_all(files, root)
+
+    monkeypatch.setattr(live_tail, "list_archive", listed)
+    log.append(1, header(), entry([CELL], 1))
+    for _ in range(4):
+        log.new()
+    assert len(listings) == 1
+    log.append(1, TRAILER)
+    log.append(2, header(), entry([CELL], 2))
+    log.archive(1)
+    assert log.new() == [2]
+    assert len(listings) == 2
+    monkeypatch.setattr(live_tail, "PAUSE_SECONDS", 0.0)
+    log.new()
+    assert len(listings) == 3, "a server may have come and gone in a long pause"
