@@ -203,12 +203,6 @@ def throttle(
     given = {"write_bytes": write_bytes, "write_cells": write_cells}
     with existing(ledger) as book:
         run = book.find(name)
-        if run.kind == "stream":
-            raise UsageError(
-                f"run {run.run_id} is a stream: it writes to no target; `source_requests` limits what it asks of the "
-                "source",
-                run=run.run_id,
-            )
         part = book.of(run.run_id)
         now = throttle_of(part)
         wanted = changed(now, given, off)

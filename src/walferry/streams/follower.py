@@ -73,6 +73,8 @@ class Passed:
     """What one pass did."""
 
     messages: int
+    bytes: int
+    """of the messages' values"""
     cells: int
     """of the entries sent; filters may have left some of them out"""
     read_bytes: int
@@ -158,7 +160,7 @@ class Follower:
             raise TransientError("too many entries wait for their order to be known")
         covered = began_ms if whole and not self._order.unsent() else None
         size = sum(span.stop - span.start for span in end.spans) if end is not start else 0
-        return Passed(sent.messages, sent.cells, size, whole, began_ms, covered, tuple(sent.refused))
+        return Passed(sent.messages, sent.bytes, sent.cells, size, whole, began_ms, covered, tuple(sent.refused))
 
     def _read(self, spans: Sequence[FileSpan]) -> list[Taken]:
         with ThreadPoolExecutor(READERS, thread_name_prefix="stream") as readers:

@@ -87,6 +87,8 @@ class Sent:
     """What was sent of a pass."""
 
     messages: int = 0
+    bytes: int = 0
+    """of the messages' values"""
     cells: int = 0
     """of the entries sent; filters may have left some of them out"""
     refused: list[Refused] = field(default_factory=list)
@@ -207,6 +209,7 @@ class Sending:
             value = claims.get(number) or made.value(number)
             send(topics[table].name, partition, made.key(number), value, made.headers(number))
         sent.messages += len(made)
+        sent.bytes += int(made.value_ends[-1])
         sent.cells += int(one.batch.cell_count[one.picked].sum())
         _note_last(one, sent)
 

@@ -13,6 +13,8 @@ from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.replay.keeping import protect
 from walferry.replay.log.cut import start_fence
+from walferry.replay.rights.pace import Pace
+from walferry.run.notes.throttle import throttle_of
 from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.run import RunEndedError, file_system
 from walferry.storage import open_file_system
@@ -225,17 +227,25 @@ def _follow(run: StreamRun, turn: Turn) -> None:
 
 def _pass_on(run: StreamRun, turn: Turn, follower: Follower, account: Account, held: int) -> None:
     """Make passes until an item is released from quarantine: its region is then read again."""
-    released = looked = steady_s()
+    released, looked = steady_s(), -LOOK_SECONDS
+    pace, owed = Pace(), (0, 0)
     while True:
         if steady_s() - looked >= LOOK_SECONDS:
             looked = steady_s()
+            throttle = throttle_of(run.ledger)
+            pace.allow(throttle.write_bytes, throttle.write_cells)
             turn.require()
             if len(run.ledger.quarantine.items("held")) < held:
                 return
             if run.ledger.record.paused:
                 time.sleep(LOOK_SECONDS)
                 continue
-        held += account.add(follower.pass_once())
+        if wait_s := pace.take(*owed):
+            time.sleep(min(wait_s, LOOK_SECONDS))
+            continue
+        passed = follower.pass_once()
+        owed = passed.cells, passed.bytes
+        held += account.add(passed)
         if steady_s() - released > RELEASE_SECONDS:
             released = steady_s()
             _let_go(run)

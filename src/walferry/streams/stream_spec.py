@@ -17,7 +17,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunRecord
 from walferry.run.given_spec import Connection, Connections, from_environment, read_yaml
 from walferry.run.recorded_spec import topic_of
-from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, describe_faults
+from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, Throttle, describe_faults
 from walferry.streams.kafka_settings import OF_CONSUMERS, KafkaSettings, is_secret
 from walferry.streams.messages import BytesAs, Decode, Selection
 from walferry.streams.new_topics import Creation, positions_topic
@@ -112,6 +112,12 @@ class StreamSpec(BaseModel):
         default=30,
         ge=1,
         description="Largest lag, in seconds, that counts as following.",
+    )
+    throttle: Throttle = Field(
+        title="Throttle",
+        default=Throttle(),
+        description="The most that is sent per second, until `walferry throttle` changes it: write_bytes (of messages) "
+        "and write_cells; null: no limit.",
     )
     source_requests: SourceRequests = Field(
         title="Requests to the source",

@@ -39,7 +39,7 @@ FOR_EVER = 1_000_000
 """retries of the task `stream`: whatever kills it, it goes on"""
 KEYS = (
     "name", "source", "kafka", "tables", "topic", "create_topics", "bytes_as", "families", "columns", "rows", "decode",
-    "large_messages", "max_lag", "positions", "epoch", "source_requests",
+    "large_messages", "max_lag", "positions", "epoch", "throttle", "source_requests",
 )  # fmt: skip
 PARAMS = spec_params(model=StreamSpec, keys=KEYS, defaults={"name": "stream", "tables": []})
 
