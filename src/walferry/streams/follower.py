@@ -43,6 +43,8 @@ ROLL_AFTER_SECONDS = 30.0
 """an entry that waits this long for its acknowledgement, and whose file is open, has its server's WAL rolled"""
 IDLE_COMMIT_SECONDS = 10.0
 """positions are recorded this often when there is nothing to send"""
+LOOK_BACK_FILES = 3
+"""in so many earlier files of its group an entry that was written again is looked for"""
 FORGET_SECONDS = 600.0
 """time between two looks for regions that no longer exist"""
 MOST_WAITING_BYTES = 512 << 20
@@ -227,7 +229,13 @@ class Follower:
             now = find_wal(self._files, self._root, WalFile(name, *parsed, path, Place.LIVE, 0))
             if now is None:
                 raise missing(name, 0)
+            before = self._order.taken_back
             self._order.seal(group, number, now.length)
+            if taken_back := self._order.taken_back - before:
+                log.warning(
+                    "WAL file %s was sealed without %d entries that it had shown: they were never acknowledged, and "
+                    "were not sent", name, taken_back,
+                )  # fmt: skip
 
     def _require_known_repetitions(self) -> None:
         """Raise unless each repeated entry is in an earlier file of its group, too."""
@@ -238,8 +246,9 @@ class Follower:
     def _require_known(self, one: Taken) -> None:
         batch = one.batch
         wanted = {_identity(batch, entry): entry for entry in one.picked.tolist()}
-        for number in sorted(n for n in self._numbers.get(one.group, ()) if n < one.number)[-3:]:
-            for other in self._entries(FileSpan(f"{one.group}.{number}", 0, 0, True)):
+        before = [file for file in self._tail.listing.groups.get(one.group, ()) if file.number < one.number]
+        for file in before[-LOOK_BACK_FILES:]:
+            for other in self._entries(FileSpan(file.name, 0, 0, True)):
                 for entry in other.picked.tolist():
                     wanted.pop(_identity(other.batch, entry), None)
         for entry in wanted.values():
