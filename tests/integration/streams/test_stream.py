@@ -1,0 +1,201 @@
+"""`walferry stream` on a real cluster and a real broker: every edit once, in row order, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from booting import CHEAP_JVM
+from integration.migration.moves import unique
+from integration.streams.judging import SPLIT_KEYS, Client, Journal, Writer, wait_until, writing
+from integration.streams.streamers import Streamer, lay_out
+from walferry.embedded.cluster import MiniCluster
+from walferry.embedded.kafka import Broker
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.zookeeper import Server
+
+pytestmark = pytest.mark.cluster
+
+Lay = Callable[..., Streamer]
+
+
+@pytest.fixture
+def make_table(at_source: HBaseClient) -> Callable[[], str]:
+    """Creates a table of five regions with a name of its own."""
+
+    def make() -> str:
+        name = unique("s")
+        at_source.create_table(name, {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}}, SPLIT_KEYS)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def lay(source: MiniCluster, broker: Broker, tmp_path: Path) -> Iterator[Lay]:
+    """Lays out a stream of tables, whose processes and peer are gone at the end."""
+    laid: list[Streamer] = []
+
+    def one(*tables: str, bootstrap: str = "", **more: object) -> Streamer:
+        laid.append(lay_out(tmp_path, source, bootstrap or broker.address, list(tables), **more))
+        return laid[-1]
+
+    yield one
+    for streamer in laid:
+        streamer.end()
+
+
+def move_some(client: HBaseClient, table: str, dice: random.Random, times: int) -> None:
+    """Move regions to other servers, one after the other."""
+    for _ in range(times):
+        region = dice.choice([region for region in client.regions(table) if region.server])
+        client.move_region(region, next(server for server in client.servers() if server != region.server))
+
+
+def test_edits_of_every_kind_arrive_once_in_the_order_of_each_row_and_abort_ends_the_stream(
+    source: MiniCluster, at_source: HBaseClient, broker: Broker, make_table: Callable[[], str], lay: Lay
+) -> None:
+    first, second = make_table(), make_table()
+    streamer = lay(first, second, bytes_as="utf8")
+    process = streamer.start()
+    journals = {first: Journal(), second: Journal()}
+    with Client(source.address) as client:
+        for table, journal in journals.items():
+            Writer(client, table, journal, "all").write_all_kinds()
+    with writing(source, first, journals[first]), writing(source, second, journals[second]):
+        time.sleep(3)
+    judges = {table: streamer.judge(table) for table in journals}
+    for table, journal in journals.items():
+        judges[table].require(journal, table=table)
+    assert process.poll() is None
+
+    seen = judges[first].seen()
+    by_console = broker.consume(judges[first].topic, len(seen) + 1, timeout_s=5)
+    assert sorted(line.split("\t")[3] for line in by_console) == sorted((one.value or b"").decode() for one in seen)
+
+    peers = at_source.peers()
+    aborted = streamer.command("abort", streamer.name, "--reason", "it was a test")
+    assert aborted.returncode == 0, aborted.stderr
+    assert "removed: peer " in aborted.stdout
+    assert len(peers.keys() - at_source.peers().keys()) == 1
+    code, said = streamer.ended()
+    assert (code, said) == (0, [f"run {streamer.name}-1 has ended as aborted"])
+
+
+def test_kills_a_pause_moves_splits_and_merges_under_load_lose_repeat_and_reorder_nothing(
+    source: MiniCluster, at_source: HBaseClient, make_table: Callable[[], str], lay: Lay
+) -> None:
+    table, journal, dice = make_table(), Journal(), random.Random(7)
+    streamer = lay(table)
+    judge = streamer.judge(table)
+    streamer.start()
+    with writing(source, table, journal):
+        judge.await_more(0)
+        move_some(at_source, table, dice, 3)
+        streamer.kill()
+        move_some(at_source, table, dice, 2)
+        streamer.launch("resume", streamer.name)
+        at_source.split_region(at_source.regions(table)[0], b"b")
+        count = judge.await_more()
+        streamer.kill()
+        at_source.merge_regions(at_source.regions(table)[-2:])
+        streamer.launch("resume", streamer.name)
+        move_some(at_source, table, dice, 3)
+        count = judge.await_more(count)
+
+        assert streamer.command("pause", streamer.name).returncode == 0
+        time.sleep(3)
+        count = len(judge.seen())
+        move_some(at_source, table, dice, 2)
+        time.sleep(2)
+        assert len(judge.seen()) == count
+        resumed = streamer.command("resume", streamer.name)
+        assert resumed.stdout == f"{streamer.name}-1 continues in the process that runs it\n", resumed.stderr
+        move_some(at_source, table, dice, 2)
+        judge.await_more(count)
+        streamer.kill()
+        streamer.launch("resume", streamer.name)
+    judge.require(journal, table=table)
+
+
+def test_a_process_that_was_suspended_while_another_took_over_adds_nothing_and_ends(
+    source: MiniCluster, make_table: Callable[[], str], lay: Lay
+) -> None:
+    table, journal = make_table(), Journal()
+    streamer = lay(table)
+    judge = streamer.judge(table)
+    suspended = streamer.start()
+    with writing(source, table, journal):
+        judge.await_more()
+        os.kill(suspended.pid, signal.SIGSTOP)
+        refused = streamer.command("resume", streamer.name)
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+
+        def takes_over() -> bool:
+            process = streamer.launch("resume", streamer.name)
+            time.sleep(4)
+            return process.poll() is None
+
+        wait_until(takes_over, "nobody takes over")
+        count = judge.await_more()
+        os.kill(suspended.pid, signal.SIGCONT)
+        code, said = streamer.ended(0)
+        assert len(said) == 1, said
+        assert "another process has taken over stream" in said[0]
+        assert (code, said[0].startswith("error: ")) in ((0, False), (1, True))
+        judge.await_more(count)
+    judge.require(journal, table=table)
+    assert streamer.processes[-1].poll() is None, streamer.said()
+
+
+def test_the_broker_is_killed_while_it_is_streamed_to(
+    source: MiniCluster, make_table: Callable[[], str], lay: Lay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, journal = make_table(), Journal()
+    monkeypatch.setenv("WALFERRY_JVM_FLAGS", CHEAP_JVM)
+    with Broker.start(tmp_path / "broker") as own:
+        streamer = lay(table, bootstrap=own.address)
+        judge = streamer.judge(table)
+        process = streamer.start()
+        with writing(source, table, journal):
+            judge.await_more()
+            for _ in range(2):
+                own.kill()
+                time.sleep(2)
+                own.boot()
+                judge.await_more()
+        judge.require(journal, table=table)
+        assert process.poll() is None, streamer.said()
+        streamer.end()
+
+
+def test_a_region_server_is_killed_with_bytes_in_its_log_that_it_had_not_acknowledged(
+    victim: Server, source: MiniCluster, at_source: HBaseClient, make_table: Callable[[], str], lay: Lay
+) -> None:
+    table, journal = make_table(), Journal()
+    for region in at_source.regions(table)[::2]:
+        at_source.move_region(region, victim)
+    streamer = lay(table)
+    judge = streamer.judge(table)
+    process = streamer.start()
+    with writing(source, table, journal, writers=4, pause_s=0, all_kinds=False):
+        judge.await_more()
+        os.kill(source.pids["regionserver-1"], signal.SIGSTOP)
+        time.sleep(2)  # what it had sent to its data node can be read
+        source.kill_region_server(1)
+        source.start_region_server(1)
+        wait_until(
+            lambda: all(region.server not in (None, victim) for region in at_source.regions(table)), "not recovered"
+        )
+        judge.await_more()
+    judge.require(journal, table=table)
+    assert any(call.is_repeated for calls in journal.rows.values() for call in calls)
+    assert process.poll() is None, streamer.said()
+    assert json.loads(streamer.command("quarantine", "list", streamer.name, "--json").stdout) == []
