@@ -18,6 +18,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from unit.airflow.board_ledger import EVIL, fill
+from unit.streams.stream_ledger import follow as follow_stream
+from unit.streams.stream_ledger import opened as opened_stream
 from walferry.embedded.airflow import USERNAME
 from walferry.embedded.environment import Environment
 from walferry.ledger import Difference, Ledger, QuarantineItem
@@ -38,7 +40,9 @@ def book(environment: Environment) -> Iterator[Ledger]:
     """The environment's ledger with runs of all kinds."""
     with Ledger.open(environment.ledger, actor="airflow") as ledger:
         fill(ledger)
-        with beating(ledger.of("orders-1"), "replay", "test"):
+        stream = opened_stream(ledger)
+        follow_stream(stream, 1)
+        with beating(ledger.of("orders-1"), "replay", "test"), beating(stream, "stream", "test"):
             yield ledger
 
 
@@ -230,6 +234,21 @@ def test_a_table_with_rows_that_differ_leads_to_the_dag_that_repairs_them(
         expect(page.locator("#differences-rows")).to_contain_text(EVIL)
     finally:
         of_run.record_look("customers", [])
+
+
+def test_a_stream_shows_topics_lag_and_rate_and_nothing_of_a_migration(page: Page, environment: Environment) -> None:
+    open_run(page, environment, "changes-1")
+    expect(page.locator("#tables-rows tr").first).to_have_text("ordersdefault.orders1.0 kB sent")
+    expect(page.locator("#lanes-rows .block.applied")).to_have_text("sent")
+    tiles = page.locator("#tiles")
+    expect(tiles).to_contain_text("Edits sent70")
+    expect(tiles).to_contain_text("a second")
+    for name in ("Done", "Writes stopped for"):
+        expect(tiles).not_to_contain_text(name)
+    expect(page.locator("#comparison")).to_have_count(0)
+    expect(page.locator("#cutover")).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    picture(page, "stream")
 
 
 def test_the_login_leads_back_to_a_page_that_knows_no_such_run(

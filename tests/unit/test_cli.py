@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from unit.migration.filled_ledger import filled
+from unit.streams.stream_ledger import brought_to, opened
 from walferry import clock
 from walferry.cli import ask, main, runs
 from walferry.errors import GapError
@@ -170,6 +171,18 @@ def test_a_quarantine_item_is_shown_with_its_bytes(tmp_path: Path, ledger: Path)
 
 def test_the_quarantine_is_listed_for_people(tmp_path: Path, ledger: Path) -> None:
     assert "damaged" in walferry(tmp_path, "quarantine", "list", "move").stdout
+
+
+def test_a_stream_has_a_status_and_a_report_of_its_own(tmp_path: Path) -> None:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as book:
+        brought_to(opened(book, "cli kim"), "following")
+    lines = walferry(tmp_path, "status", "changes").stdout.splitlines()
+    assert lines[0].startswith("changes-1: stream: Sent: 70, ")
+    assert lines[1].startswith("following: changes are sent to Kafka: lag ")
+    assert lines[2] == "next step: none: the stream goes on until `walferry abort changes --reason …`"
+    assert lines[3].startswith("the log is kept by peer walferry_changes_1: 2 files, ")
+    assert len(lines) == 4
+    assert "orders -> topic default.orders" in walferry(tmp_path, "report", "changes").stdout
 
 
 def test_a_throttle_is_set_shown_and_removed_and_one_of_nothing_is_one_line(tmp_path: Path, ledger: Path) -> None:

@@ -165,12 +165,14 @@ def _follow_on(run: StreamRun, turn: Turn) -> NoReturn:
                 time.sleep(pause)
                 pause = min(2 * pause, RETRY_SECONDS[1])
             except GapError as error:
-                raise _lost(error) from None
+                raise _lost(run, error) from None
 
 
-def _lost(error: GapError) -> GapError:
-    """The error of a file that is gone, in a stream's words."""
-    file = error.facts.get("file")
+def _lost(run: StreamRun, error: GapError) -> GapError:
+    """The error of a file that is gone, in a stream's words; the ledger has the file as missing."""
+    file = error.facts.get("file", "")
+    if run.ledger.log.known({file}):
+        run.ledger.log.mark_missing(file)
     return GapError(
         f"WAL file {file} is missing from WALs, -splitting and oldWALs, and was not sent past byte "
         f"{error.facts.get('start')}: HBase has deleted it. If you still have it, put it into oldWALs and start the "

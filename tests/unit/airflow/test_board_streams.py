@@ -65,6 +65,12 @@ def test_quarantine_is_shown_with_its_reason(book: Ledger) -> None:
     assert (facts["quarantine"]["held"], facts["quarantine"]["rows"][0]["reason"]) == (1, "too large")
 
 
+def test_a_file_that_is_gone_is_a_gap_in_its_lane(book: Ledger) -> None:
+    facts = page_of(book, "gap")
+    assert facts["gaps"]["files"] == 1
+    assert [block["state"] for block in facts["lanes"]["rows"][0]["blocks"]] == ["applied", "gap"]
+
+
 def test_a_stream_that_was_ended_has_no_failed_phase(book: Ledger) -> None:
     facts = page_of(book, "aborted")
     assert {phase["state"] for phase in facts["phases"]} == {"done"}

@@ -69,7 +69,8 @@ def brought_to(run: RunLedger, name: StateName) -> None:
             run.quarantine.put([QuarantineItem(FILE, 5, 7, "orders", "r1", 4, "too large", b"\x00")])
         case "gap":
             follow(run, 1)
-            fail(run, "stream", f"GapError: WAL file {FILE} is missing, and was not sent past byte 12")
+            run.log.mark_missing(f"{GROUP}.11")
+            fail(run, "stream", f"GapError: WAL file {GROUP}.11 is missing, and was not sent past byte 12")
         case "failed":
             follow(run, 1)
             fail(run, "stream", "UsageError: topic orders has 4 partitions, but the stream began with 3")
