@@ -13,12 +13,13 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from walferry.embedded import jars, processes
+from walferry.embedded.certificates import Authority
 from walferry.embedded.cluster import HOST, LOG4J, more_jvm_flags
 from walferry.embedded.processes import ServerProcess
 from walferry.errors import WalferryError
@@ -42,6 +43,62 @@ _PROPERTIES: Mapping[str, object] = {
     "broker.heartbeat.interval.ms": 500,
     "auto.create.topics.enable": "false",
 }
+SCRAM = "SCRAM-SHA-512"
+_PROTOCOLS = {"SASL_PLAINTEXT": "SASL_PLAINTEXT", "SASL_SSL": "SASL_SSL", "SSL": "SSL", "MUTUAL": "SSL"}
+"""the protocol of each secured listener"""
+
+
+@dataclass(frozen=True)
+class Security:
+    """Listeners beside the plain one: SASL_PLAINTEXT, SASL_SSL, SSL, and MUTUAL, which is SSL with the client's
+    certificate. Clients that need no login, as those of the plain one, are ANONYMOUS; those of MUTUAL are `CN=name`.
+
+    `authority` gives the broker its certificate, and those of clients are to be its own, too. `users`: passwords by
+    name, letters and digits, for the mechanisms PLAIN and SCRAM-SHA-512. `authorizes`: only what ACLs grant is allowed;
+    ANONYMOUS may do everything.
+    """
+
+    authority: Authority
+    users: Mapping[str, str]
+    authorizes: bool = False
+    ports: Mapping[str, int] = field(
+        default_factory=lambda: dict(zip(_PROTOCOLS, processes.free_ports(4), strict=True))
+    )
+
+    def properties(self) -> dict[str, object]:
+        """The broker's settings but for the listeners' addresses; its certificate is made."""
+        known = " ".join(f'user_{name}="{password}"' for name, password in self.users.items())
+        modules = {
+            "plain": f"org.apache.kafka.common.security.plain.PlainLoginModule required {known};",
+            SCRAM.lower(): "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+        }
+        return {
+            "listener.security.protocol.map": ",".join(
+                f"{listener}:{protocol}"
+                for listener, protocol in ({"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT"} | _PROTOCOLS).items()
+            ),
+            "sasl.enabled.mechanisms": f"PLAIN,{SCRAM}",
+            **{
+                f"listener.name.{listener}.{mechanism}.sasl.jaas.config": module
+                for listener in ("sasl_plaintext", "sasl_ssl")
+                for mechanism, module in modules.items()
+            },
+            **{f"ssl.{store}store.type": "PEM" for store in ("key", "trust")},
+            "ssl.keystore.location": self.authority.issue("broker", HOST).both,
+            "ssl.truststore.location": self.authority.bundle,
+            "listener.name.mutual.ssl.client.auth": "required",
+            **(_AUTHORIZER if self.authorizes else {}),
+        }
+
+    def scram(self) -> list[str]:
+        """The arguments of Kafka's storage tool that make the users known for SCRAM."""
+        return [f"--add-scram={SCRAM}=[name={name},password={password}]" for name, password in self.users.items()]
+
+
+_AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 
 
 @dataclass
@@ -51,13 +108,14 @@ class Broker:
     directory: Path
     port: int
     controller_port: int
+    security: Security | None = None
     server: ServerProcess | None = None
 
     @classmethod
-    def start(cls, directory: Path) -> Broker:
+    def start(cls, directory: Path, security: Security | None = None) -> Broker:
         """Boot a broker on free ports and return when it serves. Raises WalferryError if that fails."""
         port, controller_port = processes.free_ports(2)
-        broker = cls(directory.absolute(), port, controller_port)
+        broker = cls(directory.absolute(), port, controller_port, security)
         broker.boot()
         return broker
 
@@ -66,12 +124,18 @@ class Broker:
         """The "host:port" for clients."""
         return f"{HOST}:{self.port}"
 
+    def secured(self, listener: str) -> str:
+        """The "host:port" of a listener of its security."""
+        assert self.security is not None, "the broker was booted without"
+        return f"{HOST}:{self.security.ports[listener]}"
+
     def boot(self) -> None:
         """Start the process and return when it serves. Raises WalferryError with its last log lines if that fails."""
         self._write_configuration()
         if not (self._data / "meta.properties").exists():
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            self.run(STORAGE_TOOL, ["format", f"--cluster-id={cluster_id}", f"--config={self._properties}"])
+            users = [] if self.security is None else self.security.scram()
+            self.run(STORAGE_TOOL, ["format", f"--cluster-id={cluster_id}", f"--config={self._properties}", *users])
         log = self.directory / "logs" / "kafka.log"
         command = self._command("kafka.Kafka", [str(self._properties)])
         self.server = processes.start("kafka", command, log, folder=self.directory)
@@ -156,12 +220,15 @@ class Broker:
     def _write_configuration(self) -> None:
         for folder in (self._conf, self.directory / "tmp"):
             folder.mkdir(parents=True, exist_ok=True)
+        ports = {"PLAINTEXT": self.port} | ({} if self.security is None else dict(self.security.ports))
+        listeners = ",".join(f"{listener}://{HOST}:{port}" for listener, port in ports.items())
         properties = {
             **_PROPERTIES,
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{HOST}:{self.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "listeners": f"{listeners},CONTROLLER://{HOST}:{self.controller_port}",
+            "advertised.listeners": listeners,
             "controller.quorum.voters": f"1@{HOST}:{self.controller_port}",
             "log.dirs": self._data,
+            **({} if self.security is None else self.security.properties()),
         }
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         (self._conf / "log4j.properties").write_text(LOG4J)
