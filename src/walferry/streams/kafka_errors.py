@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.streams.kafka_refusals import advice_for, is_refusal
 from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.listeners import misfit
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,33 +36,6 @@ class MessageTooLargeError(WalferryError):
 
 FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 """A newer producer has the transactional id, or the coordinator has ended the transaction because of its age."""
-_LOGIN = "the brokers refuse the login: check security.protocol, sasl.mechanism, sasl.username and sasl.password"
-_REFUSALS = {
-    KafkaError._AUTHENTICATION: _LOGIN,
-    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM: _LOGIN,
-    KafkaError.ILLEGAL_SASL_STATE: _LOGIN,
-    KafkaError._SSL: "TLS fails: check security.protocol, ssl.ca.location, ssl.certificate.location, ssl.key.location",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "the user may not use a topic: grant Describe, DescribeConfigs and Write on "
-    "the change topics, and Read, too, on the position topic",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the user may not use the transactional id: grant Write and "
-    "Describe on transactional ids with the prefix walferry-",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the user lacks a right on the cluster: grant IdempotentWrite, and Create "
-    "if walferry is to create topics",
-    KafkaError._INVALID_ARG: "a setting of the client is unknown or wrong",
-    KafkaError.UNSUPPORTED_VERSION: "the brokers are too old: exactly once needs Kafka 2.5 or newer",
-    KafkaError._UNSUPPORTED_FEATURE: "the brokers are too old: exactly once needs Kafka 2.5 or newer",
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: "raise transaction.max.timeout.ms of the brokers to 15000 or more",
-    KafkaError.MSG_SIZE_TOO_LARGE: "max.message.bytes of a topic has been lowered: raise it again, or start again",
-    KafkaError.RECORD_LIST_TOO_LARGE: "max.message.bytes of a topic has been lowered: raise it again, or start again",
-    KafkaError.POLICY_VIOLATION: "the cluster's policy forbids it: create the topic yourself",
-    KafkaError.INVALID_REPLICATION_FACTOR: "fewer brokers than replicas: lower the replication",
-    KafkaError.INVALID_PARTITIONS: "the number of partitions is refused",
-    KafkaError.TOPIC_EXCEPTION: "the name of a topic is not one that Kafka takes",
-    KafkaError.INVALID_CONFIG: "a topic's configuration is refused: create the topic yourself",
-}
-"""What only a person can change, by the client's code, with what to do."""
-
 _TOLD_AGAIN_S = 60.0
 """a client that cannot connect says so several times a second"""
 _SAID_AGAIN_S = 35.0
@@ -68,17 +43,13 @@ _NOT_YET_CONNECTED = re.compile(
     "in state (INIT|TRY_CONNECT|CONNECT|SSL_HANDSHAKE|APIVERSION_QUERY|AUTH)|all broker|resolve"
 )
 _UNKNOWN_HOST = re.compile(r"Failed to resolve '([^']+)': (?!Temporary failure)")
-
-
-def is_refusal(error: KafkaError) -> bool:
-    """Whether only a person can change what the client reports: a login, a right, a setting."""
-    return error.code() in _REFUSALS
+_DENIED_TOPIC = re.compile(r'Failed to add partition "([^"]+)" .*: Topic authorization failed')
 
 
 def kafka_error(error: KafkaError, doing: str, settings: KafkaSettings) -> WalferryError:
     """A client's error as UsageError, with what to do, or as TransientError. Fact `code`: Kafka's name of it."""
     said = settings.mask(error.str())
-    advice = _REFUSALS.get(error.code())
+    advice = advice_for(error, settings)
     if advice is not None:
         return UsageError(f"Kafka at {settings.bootstrap}, {doing}: {advice} ({said})", code=error.name())
     return TransientError(f"Kafka at {settings.bootstrap}, {doing}: {said}", code=error.name())
@@ -97,6 +68,8 @@ class ClientLog:
     """brokers, "host:port", whose host no name server knows"""
     api_versions: dict[str, int] = field(default_factory=dict)
     """the highest version of each request that a broker knows, by the request's name; only with debug=feature"""
+    denied_topic: str = ""
+    """which the user may not write to; of a transaction that failed so, the error does not name it"""
     _broke: str = ""
     _told_s: dict[str, float] = field(default_factory=dict)
 
@@ -124,6 +97,8 @@ class ClientLog:
         supported = re.search(r"ApiKey (\w+) \(\d+\) Versions \d+\.\.(\d+)", line)
         if supported is not None:
             self.api_versions[supported[1]] = int(supported[2])
+        if denied := _DENIED_TOPIC.search(line):
+            self.denied_topic = denied[1]
         if line.startswith(("REQTMOUT", "FAIL")):  # often, the client says it nowhere else
             self._broke = line.rpartition("]: ")[2]
             self._note_disturbance(line)
@@ -163,14 +138,15 @@ def repeat(
     log: ClientLog,
     *,
     serve: Callable[[], object] = lambda: None,
-    hosts_exist: bool = True,
+    first_contact: bool = False,
 ) -> T:
     """Call with a number of seconds, again and again until it succeeds. `serve` lets the client call its log.
 
     Raises UsageError at once for what only a person can change; TransientError after LONGEST_WAIT_S; a KafkaException
-    that ends a transaction or a producer as it is. `hosts_exist`: the brokers' names were known once, so name servers
-    that do not know them may know them again; otherwise it is a UsageError if none of them is known.
+    that ends a transaction or a producer as it is. `first_contact`: this client has not reached the brokers before; it
+    is then a UsageError, too, if name servers know none of them, and if their listener is not what the settings say.
     """
+    is_listener_unknown = first_contact
     deadline = time.monotonic() + LONGEST_WAIT_S
     while True:
         left = deadline - time.monotonic()
@@ -183,9 +159,13 @@ def repeat(
         serve()
         if log.refusal is not None or is_refusal(error):
             raise kafka_error(log.refusal or error, doing, log.settings)
-        if not hosts_exist and log.unknown_hosts >= set(log.settings.bootstrap.split(",")):
+        if first_contact and log.unknown_hosts >= set(log.settings.bootstrap.split(",")):
             unknown = ", ".join(sorted(log.unknown_hosts))
             raise UsageError(f"unknown host: no name server knows {unknown}: correct bootstrap", bootstrap=unknown)
+        if is_listener_unknown:
+            is_listener_unknown = False
+            if fault := misfit(log.settings):
+                raise UsageError(f"Kafka at {log.settings.bootstrap}, {doing}: {fault}")
         if time.monotonic() >= deadline:
             raise kafka_error(log.reason(error), f"{doing}, no success in {LONGEST_WAIT_S:.0f} s", log.settings)
         time.sleep(min(0.1, max(0.0, deadline - time.monotonic())))

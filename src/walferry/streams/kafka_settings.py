@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 _SECRET = re.compile(r"password|passphrase|secret|\.pem$|^sasl\.oauthbearer\.config$")
 MASK = "**********"
@@ -89,6 +89,18 @@ class KafkaSettings(BaseModel):
         if not isinstance(client, Mapping):
             return client
         return {name: _value(str(name), value) for name, value in client.items()}
+
+    @model_validator(mode="after")
+    def _gets_tokens(self) -> Self:
+        """The client would ask for a token by a function of the program's, and without one it waits forever."""
+        mechanism = self.client.get("sasl.mechanism", self.client.get("sasl.mechanisms"))
+        is_unsecured = self.client.get("enable.sasl.oauthbearer.unsecure.jwt") == "true"
+        if mechanism == "OAUTHBEARER" and self.client.get("sasl.oauthbearer.method") != "oidc" and not is_unsecured:
+            raise ValueError(
+                "sasl.mechanism OAUTHBEARER needs a way to get tokens: set sasl.oauthbearer.method to oidc, and "
+                "sasl.oauthbearer.token.endpoint.url, sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret"
+            )
+        return self
 
     def client_settings(self) -> dict[str, str]:
         """All settings for the client, secrets in plain text: never show them."""

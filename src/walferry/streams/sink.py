@@ -286,6 +286,8 @@ class Sink:
                 self._producer.abort_transaction(5)
         self._began_s = None
         if error.code() not in FENCED:
+            if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._log.denied_topic:
+                doing = f"writing to topic {self._log.denied_topic}"
             raise kafka_error(error, doing, self._settings)
         if age_s >= TRANSACTION_TIMEOUT_S:
             raise TransientError(

@@ -184,7 +184,7 @@ def _partitions(admin: AdminClient, log: ClientLog) -> dict[str, int]:
         "listing topics",
         log,
         serve=lambda: admin.poll(0),
-        hosts_exist=False,
+        first_contact=True,
     )
     return partition_counts(metadata)
 
@@ -208,7 +208,14 @@ def _create(admin: AdminClient, topic: NewTopic | None, log: ClientLog) -> None:
         try:
             answer(admin.create_topics([topic], request_timeout=_ANSWER_S))
         except KafkaException as raised:
-            if raised.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # an earlier attempt, or another process
+            code = raised.args[0].code()
+            if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+                raise UsageError(
+                    f"Kafka at {log.settings.bootstrap}: the user may not create topic {topic.topic}: grant Create on "
+                    "it, or create it yourself and leave create_topics out",
+                    topic=topic.topic,
+                ) from None
+            if code != KafkaError.TOPIC_ALREADY_EXISTS:  # an earlier attempt, or another process
                 raise
 
     repeat(create, f"creating topic {topic.topic}", log, serve=lambda: admin.poll(0))

@@ -167,3 +167,10 @@ def test_only_a_connection_that_was_there_can_have_broken() -> None:
     assert not log.is_disturbed(0)
     log.log(logging.ERROR, "%s [%s] %s", "FAIL", "client", "Disconnected (after 100ms in state UP)")
     assert log.is_disturbed(0)
+
+
+def test_a_login_by_token_needs_a_way_to_get_tokens() -> None:
+    by_token = {"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}
+    with pytest.raises(ValidationError, match=r"set sasl\.oauthbearer\.method to oidc"):
+        given(**by_token)
+    assert given(**by_token, **{"sasl.oauthbearer.method": "oidc"})
