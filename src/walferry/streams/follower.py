@@ -24,10 +24,11 @@ from walferry.formats.wal import EntryBatch
 from walferry.hbase.client import HBaseClient
 from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.storage import FileSystem
-from walferry.streams.order import NEVER, LogPlace, RegionOrder, Taken
+from walferry.streams.order import RegionOrder
 from walferry.streams.regions import KnownRegions
 from walferry.streams.sending import Refused, Sender, Sending
 from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
+from walferry.streams.stays import NEVER, LogPlace, Taken
 from walferry.wal.files import Place, WalFile, WalName, find_wal, parse_wal_name
 from walferry.wal.live_tail import LiveTail
 from walferry.wal.offsets import BatchLimits, CertainListing, FileSpan, GroupPosition, Offset, missing

@@ -30,112 +30,16 @@ again, to its next log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from walferry.formats.markers import Marker
-from walferry.formats.wal import EntryBatch
 from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.replay.rounds.sendable import NEXT_NUMBERS
-
-NEVER = -1
-"""the number of a region of which nothing was passed on"""
-EVERY = 2**63 - 1
-
-
-class LogPlace(NamedTuple):
-    """A place in a WAL group: the number of a file, and an offset in bytes."""
-
-    number: int
-    offset: int
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Entries of one WAL file, in its order: those of followed tables that hold data, openings and closings."""
-
-    group: str
-    server: str
-    number: int
-    """of the file"""
-    batch: EntryBatch
-    picked: npt.NDArray[np.intp]
-    """the entries, by their number in the batch"""
-    sealed: bool
-    """the file is sealed, and has all of these entries"""
-
-    def first(self) -> LogPlace:
-        """Where the first of the entries begins."""
-        return LogPlace(self.number, int(self.batch.offset[self.picked[0]]))
-
-    def only(self, which: npt.NDArray[np.intp]) -> Taken:
-        """The same, with these entries of the batch."""
-        return replace(self, picked=which)
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A region goes on in a new stay: what it opened with counts from here on."""
-
-    table: str
-    region: str
-    number: int
-    """of the opening, or of the first entry that was read after it"""
-    incarnation: int
-    begins: bool = False
-    """the first region of the table in this incarnation"""
-
-
-@dataclass
-class _Stay:
-    server: str
-    opened: int
-    """the number of its opening, or of the first entry that was read of it"""
-    since_ms: int
-    """when that was written, by its server's clock"""
-    seen: int
-    """the pass that has read it"""
-    began: tuple[str, LogPlace] | None = None
-    """where its opening is; None if that was not read"""
-    closed: int | None = None
-    over: bool = False
-    """a later stay follows it: everything of it was read"""
-    waiting: list[Taken] = field(default_factory=list)
-
-
-@dataclass
-class _Region:
-    table: str
-    sent: int = NEVER
-    """the number of the last entry passed on"""
-    incarnation: int = 0
-    current: bool = False
-    """whether entries of the first stay may be passed on"""
-    stays: list[_Stay] = field(default_factory=list)
-    held_from: dict[str, LogPlace] | None = None
-    """of a held region: for each WAL group, its first entry that was not passed on"""
-
-    @property
-    def is_busy(self) -> bool:
-        if self.held_from is not None or len(self.stays) > 1:
-            return True
-        return bool(self.stays) and (not self.current or bool(self.stays[0].waiting))
-
-    @property
-    def is_open(self) -> bool:
-        """Whether its last stay was not closed, as far as it was read."""
-        return bool(self.stays) and self.stays[-1].closed is None
-
-    def places(self) -> Iterator[tuple[str, LogPlace]]:
-        """The first entry that waits in each part of the log; openings wait until their stay is current."""
-        yield from (self.held_from or {}).items()
-        yield from ((taken.group, taken.first()) for stay in self.stays for taken in stay.waiting)
-        yield from (stay.began for stay in self.stays[self.current :] if stay.began is not None)
-
+from walferry.streams.stays import EVERY, NEVER, LogPlace, Opened, RegionStays, Stay, Taken
 
 Asked = tuple[str, str]
 """a server and the encoded name of a region"""
@@ -156,7 +60,7 @@ class RegionOrder:
         self._before = dict(before or {})
         self._share_rows = share_rows
         self._first_number = first_number
-        self._regions: dict[str, _Region] = {}
+        self._regions: dict[str, RegionStays] = {}
         self._busy: set[str] = set()
         self._pass = 0
         self.repeated: list[Taken] = []
@@ -166,8 +70,8 @@ class RegionOrder:
 
     def know(self, table: str, region: str, server: str, sent: int = NEVER, incarnation: int = 0) -> None:
         """A region whose entries up to `sent` were all passed on, the last of them on `server` ("": unknown)."""
-        stays = [_Stay(server, sent, 0, 0)] if server else []
-        self._regions[region] = _Region(table, sent, incarnation, current=bool(stays), stays=stays)
+        stays = [Stay(server, sent, 0, 0)] if server else []
+        self._regions[region] = RegionStays(table, sent, incarnation, current=bool(stays), stays=stays)
 
     def sent(self) -> dict[str, tuple[str, str, int, int]]:
         """For each known region its table, the server of the stay that is passed on ("" for none), the number of the
@@ -293,7 +197,7 @@ class RegionOrder:
             name = batch.regions[code].decode()
             known = self._regions.get(name)
             if known is None:
-                known = self._regions[name] = _Region(batch.tables[batch.table[picked[codes == code][0]]].decode())
+                known = self._regions[name] = RegionStays(batch.tables[batch.table[picked[codes == code][0]]].decode())
                 self._busy.add(name)
             sent[code] = known.sent
             if not one.sealed:
@@ -339,7 +243,7 @@ class RegionOrder:
             if kind == Marker.REGION_OPEN:
                 if number > known.sent:
                     began = one.group, one.only(some).first()
-                    known.stays.append(_Stay(one.server, number, at_ms, self._pass, began))
+                    known.stays.append(Stay(one.server, number, at_ms, self._pass, began))
             elif kind == Marker.REGION_CLOSE:
                 if number > known.sent:
                     self._stay(known, one.server, number, at_ms).closed = number
@@ -348,12 +252,12 @@ class RegionOrder:
         self._busy.add(name)
         self._go_on(name, read_points, found)
 
-    def _stay(self, known: _Region, server: str, number: int, at_ms: int) -> _Stay:
+    def _stay(self, known: RegionStays, server: str, number: int, at_ms: int) -> Stay:
         """The region's newest stay on a server that began at or before a number."""
         for stay in reversed(known.stays):
             if stay.server == server and (stay.opened <= number or (known.current and stay is known.stays[0])):
                 return stay
-        stay = _Stay(server, number, at_ms, self._pass)
+        stay = Stay(server, number, at_ms, self._pass)
         known.stays.append(stay)
         return stay
 
@@ -373,7 +277,7 @@ class RegionOrder:
         if not known.is_busy:
             self._busy.discard(name)
 
-    def _follows_directly(self, known: _Region) -> None:
+    def _follows_directly(self, known: RegionStays) -> None:
         """Find the opening that directly follows the closing of the current stay."""
         stay = known.stays[0]
         if stay.closed is None or stay.over:
@@ -385,7 +289,7 @@ class RegionOrder:
                 stay.over = True
                 return
 
-    def _pass_waiting(self, known: _Region, stay: _Stay, read_point: int, found: list[Taken | Opened]) -> None:
+    def _pass_waiting(self, known: RegionStays, stay: Stay, read_point: int, found: list[Taken | Opened]) -> None:
         while stay.waiting:
             one = stay.waiting[0]
             numbers = one.batch.sequence_number[one.picked]
@@ -409,7 +313,7 @@ class RegionOrder:
         """After a whole pass, put in order the stays that were seen before it began."""
         if not whole:
             return
-        for name in sorted(self._busy, key=lambda name: (_age(self._regions[name]), name)):
+        for name in sorted(self._busy, key=lambda name: (self._regions[name].age, name)):
             known = self._regions[name]
             later = known.stays[1:] if known.current else known.stays
             sure = [stay.opened for stay in later if stay.seen < self._pass]
@@ -432,7 +336,7 @@ class RegionOrder:
                 stay.over = stay.over or following.opened <= last
             self._go_on(name, read_points, found)
 
-    def _may_begin(self, known: _Region, name: str) -> bool:
+    def _may_begin(self, known: RegionStays, name: str) -> bool:
         """Whether the regions that had the rows of a new region before have nothing that waits.
 
         Where rows are unknown, these are all regions of the table that have closed. What waits of one that has closed,
@@ -442,13 +346,13 @@ class RegionOrder:
         for other in sorted(self._busy - {name}):
             region = self._regions[other]
             shared = self._share_rows(name, other) if region.table == known.table else False
-            if shared is False or (shared is None and not _has_closed(region)):
+            if shared is False or (shared is None and not region.has_closed):
                 continue
             if region.held_from is not None:
                 self.hold(name, {}, known.sent)
                 return False
             if not region.current and region.stays:
-                if _age(region) > _age(known):
+                if region.age > known.age:
                     continue  # it is younger
                 return False  # its incarnation is not known yet
             if any(stay.waiting for stay in region.stays):
@@ -458,7 +362,7 @@ class RegionOrder:
                 return False
         return True
 
-    def _incarnate(self, known: _Region, name: str, opened: int) -> bool:
+    def _incarnate(self, known: RegionStays, name: str, opened: int) -> bool:
         """Find the incarnation of a region that is about to begin. False if it must wait: it begins anew, and something
         of the table's former incarnation waits."""
         if known.sent != NEVER:
@@ -478,7 +382,7 @@ class RegionOrder:
         incarnation = newest + (opened <= max(last, self._first_number))
         for other in self._busy - {name} if incarnation > newest else ():
             region = self._regions[other]
-            former = region.incarnation < incarnation if region.current else _age(region) < _age(known)
+            former = region.incarnation < incarnation if region.current else region.age < known.age
             if region.table == known.table and former and any(stay.waiting for stay in region.stays):
                 return False
         known.incarnation = max(known.incarnation, incarnation)
@@ -490,17 +394,7 @@ class RegionOrder:
         """Whether it is known which regions of its table had a region's rows."""
         return self._share_rows(name, name) is not None
 
-    def _is_first(self, known: _Region, name: str) -> bool:
+    def _is_first(self, known: RegionStays, name: str) -> bool:
         """Whether no other region of the table has this incarnation."""
         others = (region for other, region in self._regions.items() if other != name and region.table == known.table)
         return all(region.incarnation < known.incarnation for region in others)
-
-
-def _age(region: _Region) -> tuple[int, int]:
-    """Orders regions that are not passed on yet: numbers do not, since a new history may begin in between."""
-    first = min(region.stays, key=lambda stay: stay.opened, default=_Stay("", 0, 0, 0))
-    return first.since_ms, first.opened
-
-
-def _has_closed(region: _Region) -> bool:
-    return region.held_from is not None or any(stay.closed is not None for stay in region.stays)

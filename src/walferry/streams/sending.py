@@ -20,7 +20,7 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.storage import FileSystem
 from walferry.streams import events
 from walferry.streams.messages import Form, Messages, messages
-from walferry.streams.order import LogPlace, Opened, Taken
+from walferry.streams.stays import LogPlace, Opened, Taken
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
-from walferry.streams.order import NEVER, LogPlace, Opened, RegionOrder, Taken
+from walferry.streams.order import RegionOrder
+from walferry.streams.stays import NEVER, LogPlace, Opened, Taken
 
 TABLE = b"t"
 

@@ -19,10 +19,10 @@ from walferry.hbase.zookeeper import Server
 from walferry.storage import Local
 from walferry.streams.follower import Follower, OldNumberError, Passed
 from walferry.streams.messages import Form
-from walferry.streams.order import LogPlace
 from walferry.streams.regions import KnownRegions
 from walferry.streams.sending import Sending, Topic
 from walferry.streams.sent import GroupRead, RegionSent, StreamPositions, TableSent
+from walferry.streams.stays import LogPlace
 from walferry.wal import live_tail
 from walferry.wal import open as opening
 from walferry.wal.offsets import GroupPosition

@@ -18,8 +18,8 @@ from walferry.storage import Local
 from walferry.streams.events import schema_digest
 from walferry.streams.message_model import ClaimedChange
 from walferry.streams.messages import Form
-from walferry.streams.order import LogPlace, Opened, Taken
 from walferry.streams.sending import Claims, Sending, Sent, Topic
+from walferry.streams.stays import LogPlace, Opened, Taken
 
 TABLE = new_table("t1", {"f": {}})
 
