@@ -155,6 +155,7 @@ def test_a_process_that_was_suspended_while_another_took_over_adds_nothing_and_e
     assert streamer.processes[-1].poll() is None, streamer.said()
 
 
+@pytest.mark.long
 def test_the_broker_is_killed_while_it_is_streamed_to(
     source: MiniCluster, make_table: Callable[[], str], lay: Lay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
