@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from walferry.clock import now_ms, steady_s
-from walferry.errors import GapError, TransientError, WalferryError
+from walferry.errors import GapError, TransientError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.client import HBaseClient
@@ -26,6 +26,7 @@ from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.storage import FileSystem
 from walferry.streams.order import RegionOrder
 from walferry.streams.regions import KnownRegions
+from walferry.streams.repeated import require_written_again
 from walferry.streams.sending import Refused, Sender, Sending
 from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
 from walferry.streams.stays import NEVER, LogPlace, Taken
@@ -44,8 +45,6 @@ ROLL_AFTER_SECONDS = 30.0
 """an entry that waits this long for its acknowledgement, and whose file is open, has its server's WAL rolled"""
 IDLE_COMMIT_SECONDS = 10.0
 """positions are recorded this often when there is nothing to send"""
-LOOK_BACK_FILES = 3
-"""in so many earlier files of its group an entry that was written again is looked for"""
 FORGET_SECONDS = 600.0
 """time between two looks for regions that no longer exist"""
 MOST_WAITING_BYTES = 512 << 20
@@ -150,7 +149,9 @@ class Follower:
             self._known.learn(table, regions)
         answers = self._known.read_points(self._order.asks(taken))
         passed = self._order.pass_on(taken, answers, whole=whole)
-        self._require_known_repetitions()
+        for one in self._order.take_repeated():
+            earlier = [file for file in self._tail.listing.groups.get(one.group, ()) if file.number < one.number]
+            require_written_again(self._files, self._root, earlier, one)
         sent = self._sending.send(passed, self._order.incarnation)
         for region, places in sent.held.items():
             before = self._committed.regions.get(region)
@@ -238,31 +239,6 @@ class Follower:
                     "were not sent", name, taken_back,
                 )  # fmt: skip
 
-    def _require_known_repetitions(self) -> None:
-        """Raise unless each repeated entry is in an earlier file of its group, too."""
-        repeated, self._order.repeated = self._order.repeated, []
-        for one in repeated:
-            self._require_known(one)
-
-    def _require_known(self, one: Taken) -> None:
-        batch = one.batch
-        wanted = {_identity(batch, entry): entry for entry in one.picked.tolist()}
-        before = [file for file in self._tail.listing.groups.get(one.group, ()) if file.number < one.number]
-        for file in before[-LOOK_BACK_FILES:]:
-            for other in self._entries(FileSpan(file.name, 0, 0, True)):
-                for entry in other.picked.tolist():
-                    wanted.pop(_identity(other.batch, entry), None)
-        for entry in wanted.values():
-            table, region = batch.table_and_region(entry)
-            number = int(batch.sequence_number[entry])
-            raise OldNumberError(
-                f"region {region} of {table} has an entry {number} in {one.group}.{one.number} at byte "
-                f"{int(batch.offset[entry])}, after a later one was sent, and no earlier file has it: the table was "
-                "restored from a snapshot, or its log is not in order. The stream stops: reset it with a new epoch",
-                table=table, region=region, number=number,
-            )  # fmt: skip
-        log.warning("%d entries of %s.%d were written twice and are left out", len(one.picked), one.group, one.number)
-
     def _commit(self, sent: bool) -> None:
         if not sent and steady_s() - self._committed_s < IDLE_COMMIT_SECONDS:
             return
@@ -333,12 +309,3 @@ def _regions(taken: Sequence[Taken]) -> dict[str, set[str]]:
         for table, region in pairs.T.tolist():
             found[one.batch.tables[table].decode()].add(one.batch.regions[region].decode())
     return found
-
-
-class OldNumberError(WalferryError):
-    """A region's log has an entry with an old number; facts `table`, `region`, `number`."""
-
-
-def _identity(batch: EntryBatch, entry: int) -> tuple[int, int, int, bytes]:
-    cells = batch.buffer[batch.cells_start[entry] : batch.end[entry]].tobytes()
-    return hash(batch.table_and_region(entry)), int(batch.sequence_number[entry]), int(batch.write_time[entry]), cells

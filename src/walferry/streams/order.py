@@ -24,8 +24,7 @@ may open with any low number.) Its **incarnation** is then one higher than that 
 and it waits until nothing of the former incarnation waits in the whole table.
 
 Each entry is passed on once: what is at or below the last number passed on, in the part of the log that was read
-before, is known. In another part of the log it is `repeated`: a server that loses a log's data nodes writes entries
-again, to its next log.
+before, is known. In another part of the log it is repeated (`streams.repeated`).
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ class RegionOrder:
         self._regions: dict[str, RegionStays] = {}
         self._busy: set[str] = set()
         self._pass = 0
-        self.repeated: list[Taken] = []
-        """entries at or below the last number passed on that were not read before; the caller takes them out"""
+        self._repeated: list[Taken] = []
         self.taken_back = 0
         """entries that a file had shown and was sealed without"""
 
@@ -130,6 +128,11 @@ class RegionOrder:
             if known.current and any(not waiting.sealed for waiting in known.stays[0].waiting):
                 found[known.stays[0].server, name] = None
         return list(found)
+
+    def take_repeated(self) -> list[Taken]:
+        """The entries, since the last call, at or below the last number passed on, that had not been read before."""
+        repeated, self._repeated = self._repeated, []
+        return repeated
 
     def seal(self, group: str, number: int, length: int) -> None:
         """A file is sealed with so many bytes: drop the entries that wait past its end."""
@@ -225,7 +228,7 @@ class RegionOrder:
         if one.number == before.number:
             old = old & (one.batch.offset_end[one.picked] > before.offset)
         if old.any():
-            self.repeated.append(one.only(one.picked[old]))
+            self._repeated.append(one.only(one.picked[old]))
 
     def _put(self, name: str, one: Taken, read_points: Mapping[Asked, int], found: list[Taken | Opened]) -> None:
         """Entries of one region that cannot be passed on at once, or come with an opening or a closing."""

@@ -253,7 +253,7 @@ class Streamer:
             asked: point for asked in self.order.asks(taken) if (point := self.source.read_point(*asked)) is not None
         }
         passed = self.order.pass_on(taken, answers, whole=whole)
-        self.repeated += len(self.order.repeated)
+        self.repeated += len(self.order.take_repeated())
         if not commit:  # killed before the transaction ended: nothing of it counts
             return
         for one in passed:

@@ -17,9 +17,10 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
 from walferry.storage import Local
-from walferry.streams.follower import Follower, OldNumberError, Passed
+from walferry.streams.follower import Follower, Passed
 from walferry.streams.messages import Form
 from walferry.streams.regions import KnownRegions
+from walferry.streams.repeated import OldNumberError
 from walferry.streams.sending import Sending, Topic
 from walferry.streams.sent import GroupRead, RegionSent, StreamPositions, TableSent
 from walferry.streams.stays import LogPlace
@@ -160,6 +161,21 @@ def test_an_entry_that_a_server_has_written_again_is_sent_once(streamed: Streame
     streamed.write(2, header(), edit(5), edit(6), TRAILER)
     streamed.passes()
     assert streamed.kafka.numbers == [4, 5, 6]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_entry_that_only_the_next_log_has_in_the_end_is_sent_once(streamed: Streamed, restarts: bool) -> None:
+    kept = header() + edit(4) + edit(5)
+    streamed.source.read_point = 6  # by its second copy
+    streamed.write(1, kept, edit(6))
+    streamed.passes()
+    assert streamed.kafka.numbers == [4, 5, 6]
+    if restarts:
+        streamed.restart()
+    streamed.write(2, header(), edit(6), edit(7), TRAILER)
+    streamed.archive(1, len(kept))
+    streamed.passes()
+    assert streamed.kafka.numbers == [4, 5, 6, 7]
 
 
 def test_an_old_number_with_another_content_stops_the_stream(streamed: Streamed) -> None:
