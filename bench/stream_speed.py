@@ -22,6 +22,8 @@ from typing import Annotated
 import typer
 import yaml
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.kafka import Broker
@@ -170,6 +172,9 @@ def producer_seconds(broker: Broker, topic: str) -> float:
     reading.close()
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5, "compression.type": "lz4"})
     to = f"{topic}.plain"
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for made in admin.create_topics([NewTopic(to, PARTITIONS)]).values():
+        made.result(PATIENCE_SECONDS)
     began = time.monotonic()
     for key, value in found:
         while True:
