@@ -31,7 +31,7 @@ from walferry.formats.cells import Bytes, Int64s, as_run
 from walferry.formats.hfile import HFile
 from walferry.formats.hfile_writer import StoreFormat, WrittenFile, hfile_chunks
 from walferry.formats.order import count_below
-from walferry.formats.proto import hbase_pb2 as pb
+from walferry.formats.wal import cluster_ids
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RegionNotServedError, RemoteError, ServerBusyError
 from walferry.spark.clients import shared_client
@@ -309,11 +309,9 @@ class Loader:
     def _cluster_ids(self, clusters: bytes) -> list[str]:
         """The clusters that the edits have been on, except the target: a server loads nothing if the request names its
         cluster."""
-        key = pb.WALKey()
-        key.MergeFromString(clusters)
         least, most = self.route.source_id
-        numbers = [(most << 64) | least, *((i.most_sig_bits << 64) | i.least_sig_bits for i in key.cluster_ids)]
-        return sorted(str(found) for found in {UUID(int=number) for number in numbers} - self._own)
+        been_on = {UUID(int=(most << 64) | least), *cluster_ids(clusters)}
+        return sorted(str(found) for found in been_on - self._own)
 
 
 def _handed_over(chunks: Iterable[bytes], write: Callable[[Iterator[bytes]], None]) -> Future[None]:

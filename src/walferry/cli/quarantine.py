@@ -20,7 +20,7 @@ from walferry.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from walferry.ledger import Ledger
+    from walferry.ledger import RunLedger
 
 
 class Resolution(StrEnum):
@@ -71,9 +71,8 @@ def quarantine_release(
     """Release an item; the next replay round, or the stream, applies the decision."""
     with existing(ledger) as book:
         record = book.find(name)
-        would = f"would release item {item} of {record.run_id} by {how.value}: {reason}"
         if record.kind == "stream":
-            _release_of_stream(book, record.run_id, item, how, reason, would if dry_run else "")
+            _release_of_stream(book.of(record.run_id), item, how, reason, dry_run=dry_run)
             return
         from walferry.replay.quarantine import check_release, release
         from walferry.run.run import Run
@@ -81,7 +80,7 @@ def quarantine_release(
         with Run(book, record.run_id) as run:
             if dry_run:
                 check_release(run, item, how.value)
-                print(would)
+                print(_would_release(run.run_id, item, how, reason))
                 return
             release(run, item, how.value, reason)
             window = run.spec.window is not None
@@ -89,13 +88,16 @@ def quarantine_release(
         "replay the window again to apply this" if window else "the next round applies this"))  # fmt: skip
 
 
-def _release_of_stream(book: Ledger, run_id: str, item: int, how: Resolution, reason: str, would: str) -> None:
-    """Release an item of a stream, or say what `would` be done."""
+def _release_of_stream(of_run: RunLedger, item: int, how: Resolution, reason: str, *, dry_run: bool) -> None:
     from walferry.streams.releasing import check_release, release
 
-    if would:
-        check_release(book.of(run_id), item, how.value)
-        print(would)
+    if dry_run:
+        check_release(of_run, item, how.value)
+        print(_would_release(of_run.run_id, item, how, reason))
         return
-    release(book.of(run_id), item, how.value, reason, owner())
+    release(of_run, item, how.value, reason, owner())
     print(f"item {item} released by {how.value}; a stream at work goes on with its region within seconds")
+
+
+def _would_release(run_id: str, item: int, how: Resolution, reason: str) -> str:
+    return f"would release item {item} of {run_id} by {how.value}: {reason}"

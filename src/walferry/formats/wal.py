@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -161,6 +162,13 @@ class EntryBatch:
 def _named(known: Sequence[bytes], names: Collection[str]) -> Mask:
     """For each code, whether its name is one of `names`. One code at least, so that a batch without entries fits."""
     return np.array([name.decode() in names for name in known] or [False])
+
+
+def cluster_ids(raw: bytes) -> list[UUID]:
+    """The clusters that an entry has been on, from one of `EntryBatch.cluster_lists`."""
+    key = hbase_pb2.WALKey()
+    key.MergeFromString(raw)
+    return [UUID(int=known.most_sig_bits << 64 | known.least_sig_bits) for known in key.cluster_ids]
 
 
 class WalReader:

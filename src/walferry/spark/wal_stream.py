@@ -36,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
 from walferry.errors import GapError, WalferryError
 from walferry.spark.wal_query import BATCH_BYTES, WalQuery
 from walferry.storage import FileSystem
-from walferry.wal.files import Place, WalFile, parse_wal_name
+from walferry.wal.files import live_file
 from walferry.wal.live_tail import NO_LIMITS, LiveTail
 from walferry.wal.offsets import BatchLimits, FileSpan, Offset, between, missing
 from walferry.wal.open import Until, open_wal
@@ -103,11 +103,10 @@ class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, SpanPartition):
             return  # if `partitions` is empty, Spark adds a partition of its own
         span = partition.span
-        name = parse_wal_name(span.file)
-        if name is None:
-            raise WalferryError(f"hbase_wal: {span.file} is not the name of a WAL of user tables")
         files, root = self._open()
-        file = WalFile(span.file, *name, f"{root}/WALs/{name.server}/{span.file}", Place.LIVE, 0)
+        file = live_file(root, span.file)
+        if file is None:
+            raise WalferryError(f"hbase_wal: {span.file} is not the name of a WAL of user tables")
         stop = None if span.sealed else span.stop
         wal = open_wal(files, root, file, Until.SEALED, start=span.start, stop=stop, batch_bytes=BATCH_BYTES)
         try:

@@ -26,7 +26,7 @@ TELL_MS = 1_000
 
 
 class Account:
-    """Records what a follower has done. The position topic is ahead of it, never behind."""
+    """Records what a follower has done. The position topic may be newer, never older."""
 
     def __init__(self, run: StreamRun, follower: Follower) -> None:
         self._run = run

@@ -44,8 +44,7 @@ def bulk_load(form: Form, batch: EntryBatch, entry: int, incarnation: int, file:
 
 def schema(form: Form, descriptor: TableDescriptor, region: str, number: int, incarnation: int) -> Message:
     """The event of a table whose descriptor was found changed when a region opened."""
-    families = {name: _shown(family.effective) for name, family in sorted(descriptor.families.items())}
-    event = {"kind": "schema", "families": families, "attributes": _shown(descriptor.attributes)}
+    event = {"kind": "schema", **_described(descriptor)}
     return _message(form, _Place(descriptor.name, region, number, incarnation), None, event)
 
 
@@ -56,9 +55,7 @@ def new_history(form: Form, table: str, region: str, number: int, incarnation: i
 
 def schema_digest(descriptor: TableDescriptor) -> str:
     """Differs when an event of the table's schema would."""
-    families = {name: _shown(family.effective) for name, family in sorted(descriptor.families.items())}
-    text = _json({"families": families, "attributes": _shown(descriptor.attributes)})
-    return sha256(text).hexdigest()[:16]
+    return sha256(_json(_described(descriptor))).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -77,6 +74,11 @@ def _message(form: Form, place: _Place, write_time: int | None, event: Mapping[s
     }  # fmt: skip
     key = {"table": place.table, "event": event["kind"]}
     return Message(_json(key), _json(value), headers_of(form.epoch, place.incarnation, place.number, 0))
+
+
+def _described(descriptor: TableDescriptor) -> dict[str, Any]:
+    families = {name: _shown(family.effective) for name, family in sorted(descriptor.families.items())}
+    return {"families": families, "attributes": _shown(descriptor.attributes)}
 
 
 def _shown(attributes: Mapping[str, str]) -> dict[str, str]:

@@ -30,7 +30,7 @@ from walferry.streams.repeated import require_written_again
 from walferry.streams.sending import Refused, Sender, Sending
 from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
 from walferry.streams.stays import NEVER, LogPlace, Taken
-from walferry.wal.files import Place, WalFile, WalName, find_wal, parse_wal_name
+from walferry.wal.files import WalFile, find_wal, live_file, parse_wal_name
 from walferry.wal.live_tail import LiveTail
 from walferry.wal.offsets import BatchLimits, CertainListing, FileSpan, GroupPosition, Offset, missing
 from walferry.wal.open import Until, open_wal
@@ -80,9 +80,6 @@ class Passed:
     cells: int
     """of the entries sent; filters may have left some of them out"""
     read_bytes: int
-    whole: bool
-    """everything that could be seen when the pass began was read"""
-    began_ms: int
     covered_ms: int | None
     """everything acknowledged that was written before this moment is sent; None: not known"""
     refused: tuple[Refused, ...] = ()
@@ -164,7 +161,7 @@ class Follower:
             raise TransientError("too many entries wait for their order to be known")
         covered = began_ms if whole and not self._order.unsent() else None
         size = sum(span.stop - span.start for span in end.spans) if end is not start else 0
-        return Passed(sent.messages, sent.bytes, sent.cells, size, whole, began_ms, covered, tuple(sent.refused))
+        return Passed(sent.messages, sent.bytes, sent.cells, size, covered, tuple(sent.refused))
 
     def _read(self, spans: Sequence[FileSpan]) -> list[Taken]:
         with ThreadPoolExecutor(READERS, thread_name_prefix="stream") as readers:
@@ -172,11 +169,11 @@ class Follower:
         begun = {span.file for span in spans if not span.start}
         self.tallies |= {file: {} for file in begun}
         for one in found:
-            if (file := f"{one.group}.{one.number}") in self.tallies:
-                count(one, self.tallies[file])
+            if one.file in self.tallies:
+                count(one, self.tallies[one.file])
         return found
 
-    def _tables_in(self, file: WalName) -> frozenset[str]:
+    def _tables_in(self, file: WalFile) -> frozenset[str]:
         """The tables for which a file counts: not those that joined the stream later."""
         tables = self._committed.tables
         late = {
@@ -197,10 +194,9 @@ class Follower:
         return self._tail.listing
 
     def _entries(self, span: FileSpan) -> Iterator[Taken]:
-        name = parse_wal_name(span.file)
-        assert name is not None, span.file
-        path = f"{self._root}/WALs/{name.server}/{span.file}"
-        file = WalFile(span.file, *name, path, Place.LIVE, 0)
+        file = live_file(self._root, span.file)
+        assert file is not None, span.file
+        tables = self._tables_in(file)
         stop = None if span.sealed else span.stop
         wal = open_wal(
             self._files, self._root, file, Until.SEALED, start=span.start, stop=stop, batch_bytes=BATCH_BYTES
@@ -208,9 +204,9 @@ class Follower:
         try:
             for batch in wal:
                 wanted = batch.holds_data | batch.of_kinds(_OF_STREAM)
-                picked = np.flatnonzero(wanted & batch.of_tables(self._tables_in(name)))
+                picked = np.flatnonzero(wanted & batch.of_tables(tables))
                 if len(picked):
-                    yield Taken(name.group, name.server, name.number, batch, picked, span.sealed)
+                    yield Taken(file.group, file.server, file.number, batch, picked, span.sealed)
         except GapError:
             raise missing(span.file, span.start) from None
 
@@ -225,10 +221,9 @@ class Follower:
             if position is None or not (position.number > number or position.read or position.over):
                 continue
             name = f"{group}.{number}"
-            parsed = parse_wal_name(name)
-            assert parsed is not None, name
-            path = f"{self._root}/WALs/{parsed.server}/{name}"
-            now = find_wal(self._files, self._root, WalFile(name, *parsed, path, Place.LIVE, 0))
+            file = live_file(self._root, name)
+            assert file is not None, name
+            now = find_wal(self._files, self._root, file)
             if now is None:
                 raise missing(name, 0)
             before = self._order.taken_back

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,7 @@ import numpy.typing as npt
 from walferry.formats.cells import Bytes, CellType, Int32s, Int64s
 from walferry.formats.entries import index_entry_cells
 from walferry.formats.kernels import CELL_FIELDS
-from walferry.formats.proto import hbase_pb2
-from walferry.formats.wal import EntryBatch
+from walferry.formats.wal import EntryBatch, cluster_ids
 from walferry.streams import _json_kernels as forms
 from walferry.streams import _message_kernels as kernels
 
@@ -220,7 +218,10 @@ def _fixed(form: Form, entries: EntryBatch) -> tuple[_Texts, _Texts, _Texts, _Te
         _texts(
             entries.clusters,
             entries.cluster_lists,
-            lambda raw: b',"cluster_ids":%s,"epoch":%d,"position":[' % (_json(_cluster_ids(raw)), form.epoch),
+            lambda raw: (
+                b',"cluster_ids":%s,"epoch":%d,"position":['
+                % (_json([str(known) for known in cluster_ids(raw)]), form.epoch)
+            ),
         ),
     )
 
@@ -244,12 +245,6 @@ def _sizes(fixed: Sequence[_Texts], runs: Int64s) -> int:
     """The bytes of these texts in all messages."""
     picks = runs[:, kernels.PICK]
     return sum(int(np.diff(ends)[of_entry[picks]].sum()) for _, ends, of_entry in fixed)
-
-
-def _cluster_ids(raw: bytes) -> list[str]:
-    key = hbase_pb2.WALKey()
-    key.MergeFromString(raw)
-    return [str(UUID(int=one.most_sig_bits << 64 | one.least_sig_bits)) for one in key.cluster_ids]
 
 
 def _json(value: Any) -> bytes:

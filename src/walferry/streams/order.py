@@ -18,7 +18,7 @@ at or below the read point that its server tells for the region, or until the fi
 until the region has closed there in order and opened elsewhere. When a file is sealed with fewer bytes than it had
 shown, the entries past its end were never acknowledged, and are dropped.
 
-A region that is not known begins anew if it opens with the first number of all: the table was truncated, or created
+A region that is not known starts over if it opens with the first number of all: the table was truncated, or created
 again. So it does if one of its rows has had a number as high already. (Before 2.0 a daughter that takes over no file
 may open with any low number.) Its **incarnation** is then one higher than that of the regions that had its rows before,
 and it waits until nothing of the former incarnation waits in the whole table.
@@ -110,11 +110,6 @@ class RegionOrder:
         known.held_from, known.sent = held, sent
         known.stays, known.current = [], False
         self._busy.add(region)
-
-    @property
-    def held(self) -> frozenset[str]:
-        """The held regions."""
-        return frozenset(name for name in self._busy if self._regions[name].held_from is not None)
 
     def asks(self, taken: Sequence[Taken]) -> list[Asked]:
         """Whose read points decide which of these entries, and of those that wait, may be passed on."""
@@ -366,7 +361,7 @@ class RegionOrder:
         return True
 
     def _incarnate(self, known: RegionStays, name: str, opened: int) -> bool:
-        """Find the incarnation of a region that is about to begin. False if it must wait: it begins anew, and something
+        """Find the incarnation of a region that is about to begin. False if it must wait: it starts over, and something
         of the table's former incarnation waits."""
         if known.sent != NEVER:
             return True

@@ -46,15 +46,14 @@ def require_written_again(files: FileSystem, root: str, before: Sequence[WalFile
         table, region = batch.table_and_region(entry)
         number = int(batch.sequence_number[entry])
         raise OldNumberError(
-            f"region {region} of {table} has an entry {number} in {one.group}.{one.number} at byte "
+            f"region {region} of {table} has an entry {number} in {one.file} at byte "
             f"{int(batch.offset[entry])}, although a later one was sent, and no earlier file has it: the table was "
             "restored or cloned from a snapshot. Begin a new epoch of the stream",
             table=table, region=region, number=number,
         )  # fmt: skip
     log.warning(
-        "%d entries of %s.%d were written again, and were sent before: they are left out",
-        len(one.picked), one.group, one.number,
-    )  # fmt: skip
+        "%d entries of %s were written again, and were sent before: they are left out", len(one.picked), one.file
+    )
 
 
 def _numbered(other: EntryBatch, batch: EntryBatch, one: Taken) -> list[int]:

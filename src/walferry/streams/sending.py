@@ -219,13 +219,8 @@ class Sending:
         reason = "a marker of a kind that this version of walferry does not know"
         if one.batch.marker[entry] == Marker.BULK_LOAD:
             try:
-                loaded = events.bulk_load(
-                    self._form,
-                    one.batch,
-                    entry,
-                    incarnations[int(one.batch.region[entry])],
-                    f"{one.group}.{one.number}",
-                )
+                incarnation = incarnations[int(one.batch.region[entry])]
+                loaded = events.bulk_load(self._form, one.batch, entry, incarnation, one.file)
             except DamagedInputError as error:
                 reason = error.message
             else:
@@ -243,8 +238,7 @@ class Sending:
         if one.table not in described:
             described[one.table] = self._describe(one.table)
         descriptor = described[one.table]
-        digest = None if descriptor is None else events.schema_digest(descriptor)
-        if descriptor is None or digest is None or digest == self.schemas.get(one.table):
+        if descriptor is None or (digest := events.schema_digest(descriptor)) == self.schemas.get(one.table):
             return
         self.schemas[one.table] = digest
         changed = events.schema(self._form, descriptor, one.region, one.number, one.incarnation)
@@ -262,12 +256,11 @@ class Sending:
 
     def _without(self, one: Taken, sent: Sent) -> Taken:
         """The entries without those that a person has decided to leave out."""
-        file = f"{one.group}.{one.number}"
-        offsets = [offset for name, offset in self._left_out if name == file]
+        offsets = [offset for name, offset in self._left_out if name == one.file]
         leave = np.isin(one.batch.offset[one.picked], offsets) if offsets else None
         if leave is None or not leave.any():
             return one
-        log.warning("%d entries of %s are left out, as a person has decided", int(leave.sum()), file)
+        log.warning("%d entries of %s are left out, as a person has decided", int(leave.sum()), one.file)
         _note_last(one.only(one.picked[leave]), sent)
         return one.only(one.picked[~leave])
 
@@ -299,7 +292,7 @@ def _refused(one: Taken, entry: int, reason: str) -> Refused:
     batch = one.batch
     table, region = batch.table_and_region(entry)
     return Refused(
-        f"{one.group}.{one.number}", int(batch.offset[entry]), int(batch.offset_end[entry]), table, region,
+        one.file, int(batch.offset[entry]), int(batch.offset_end[entry]), table, region,
         int(batch.sequence_number[entry]), reason, batch.buffer[batch.start[entry] : batch.end[entry]].tobytes(),
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ class RegionSent:
     number: int
     """the sequence number of its last entry that was sent; -1 for none"""
     incarnation: int
-    """rises when the table's history begins anew"""
+    """rises when the table's history starts over"""
     rows: tuple[bytes, bytes] | None
     """[start, end); None if they are not known"""
 

@@ -37,6 +37,11 @@ class Taken:
     sealed: bool
     """the file is sealed, and has all of these entries"""
 
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return f"{self.group}.{self.number}"
+
     def first(self) -> LogPlace:
         """Where the first of the entries begins."""
         return LogPlace(self.number, int(self.batch.offset[self.picked[0]]))

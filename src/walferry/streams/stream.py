@@ -218,10 +218,10 @@ def _follow(run: StreamRun, turn: Turn) -> None:
         )
         for table in run.source_tables:
             known.learn(table, [name for name, sent in positions.regions.items() if sent.table == table])
-        held = run.ledger.quarantine.items("held")
+        held = run.ledger.quarantine.holds()
         follower = Follower(
             run.source, run.source_files, run.wal_root, run.source_tables, _sending(run, topics, sink, positions), sink,
-            known, positions, {item.region for item in held},
+            known, positions, {hold.region for hold in held},
         )  # fmt: skip
         end_wait(run.ledger)
         _pass_on(run, turn, follower, Account(run, follower), len(held))
@@ -237,7 +237,7 @@ def _pass_on(run: StreamRun, turn: Turn, follower: Follower, account: Account, h
             throttle = throttle_of(run.ledger)
             pace.allow(throttle.write_bytes, throttle.write_cells)
             turn.require()
-            if len(run.ledger.quarantine.items("held")) < held:
+            if len(run.ledger.quarantine.holds()) < held:
                 return
             if run.ledger.record.paused:
                 time.sleep(LOOK_SECONDS)

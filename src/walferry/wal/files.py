@@ -83,6 +83,13 @@ def parse_wal_name(name: str) -> WalName | None:
     return WalName(group, server, int(number)) if server else None
 
 
+def live_file(root: str, name: str) -> WalFile | None:
+    """The file of that name as if it were still live, for readers that look up where it is now (`find_wal`). None as
+    from `parse_wal_name`."""
+    parsed = parse_wal_name(name)
+    return parsed and WalFile(name, *parsed, f"{root}/WALs/{parsed.server}/{name}", Place.LIVE, 0)
+
+
 @lru_cache(maxsize=4096)
 def _server_of(group: str) -> str | None:
     """The server of a WAL group: a listing has many files of few groups."""
