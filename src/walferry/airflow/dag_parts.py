@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from walferry.airflow.notifiers import WalferryNotifier
 from walferry.errors import UsageError
 from walferry.run.spec import Cluster, Spec, TimeWindow, unknown_key
-from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.kafka.settings import KafkaSettings
 
 TASK_DEFAULTS: dict[str, Any] = {
     "retries": 3,

@@ -12,7 +12,7 @@ from walferry.run.given_spec import Connection
 from walferry.streams.stream_spec import settings_of_connection
 
 if TYPE_CHECKING:
-    from walferry.streams.kafka_settings import KafkaSettings
+    from walferry.streams.kafka.settings import KafkaSettings
 
 TEST_SECONDS = 10.0
 """how long the form's test button waits"""
@@ -68,8 +68,8 @@ def kafka_connection(connection_id: str) -> Connection:
 def _examine(settings: KafkaSettings) -> str:
     from confluent_kafka import KafkaException
 
-    from walferry.streams.kafka_errors import ClientLog, kafka_error
-    from walferry.streams.topics import admin_client
+    from walferry.streams.kafka.errors import ClientLog, kafka_error
+    from walferry.streams.kafka.topics import admin_client
 
     log = ClientLog(settings)
     try:

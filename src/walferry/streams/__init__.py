@@ -1,4 +1,6 @@
-"""Every change of a source as a message: one per row that a client wrote, in JSON, with its position.
+"""Every change of a source as a message to Kafka, by row, in the order of the row, exactly once.
 
-Start with `messages`, which turns the entries of a log into messages; docs/streams.md describes them.
+Start with `stream`, which has the phases and the loop. `follower` makes the passes: it reads the log, has `ordering/`
+put the entries in order, and `sending` sends them as messages (`message/`) to Kafka (`kafka/`). docs/streams.md
+describes what is promised.
 """

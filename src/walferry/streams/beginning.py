@@ -13,10 +13,10 @@ from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import LogPosition
 from walferry.replay.log.cut import cut_until, server_of, start_positions
 from walferry.run.facts import kept_lines
-from walferry.streams.events import schema_digest
-from walferry.streams.sent import GroupRead, RegionSent, StreamPositions, TableSent
-from walferry.streams.sink import Sink
-from walferry.streams.stays import NEVER, LogPlace
+from walferry.streams.kafka.sink import Sink
+from walferry.streams.message.events import schema_digest
+from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions, TableSent
+from walferry.streams.ordering.stays import NEVER, LogPlace
 from walferry.streams.stream_run import StreamRun
 from walferry.wal.offsets import GroupPosition
 

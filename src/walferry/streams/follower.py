@@ -1,7 +1,7 @@
 """Follows the log and sends every change of the stream's tables, in row order, in one Kafka transaction for each pass.
 
 A pass lists the log, reads what has become visible, asks the servers which of it they have acknowledged, puts it in the
-order of each region (`streams.order`) and sends it. The transaction also has the positions, so after a kill another
+order of each region (`ordering.order`) and sends it. The transaction also has the positions, so after a kill another
 process goes on exactly there: it reads the log again from the first entry that was not sent, and knows by each region's
 number what was.
 """
@@ -24,12 +24,12 @@ from walferry.formats.wal import EntryBatch
 from walferry.hbase.client import HBaseClient
 from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.storage import FileSystem
-from walferry.streams.order import RegionOrder
-from walferry.streams.regions import KnownRegions
-from walferry.streams.repeated import require_written_again
+from walferry.streams.ordering.order import RegionOrder
+from walferry.streams.ordering.regions import KnownRegions
+from walferry.streams.ordering.repeated import require_written_again
+from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions
+from walferry.streams.ordering.stays import NEVER, LogPlace, Taken
 from walferry.streams.sending import Refused, Sender, Sending
-from walferry.streams.sent import GroupRead, RegionSent, StreamPositions
-from walferry.streams.stays import NEVER, LogPlace, Taken
 from walferry.wal.files import WalFile, find_wal, live_file, parse_wal_name
 from walferry.wal.live_tail import LiveTail
 from walferry.wal.offsets import BatchLimits, CertainListing, FileSpan, GroupPosition, Offset, missing

@@ -18,9 +18,9 @@ from walferry.errors import DamagedInputError
 from walferry.formats.markers import Marker
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.storage import FileSystem
-from walferry.streams import events
-from walferry.streams.messages import Form, Messages, messages
-from walferry.streams.stays import LogPlace, Opened, Taken
+from walferry.streams.message import events
+from walferry.streams.message.changes import Form, Messages, messages
+from walferry.streams.ordering.stays import LogPlace, Opened, Taken
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ OVERHEAD_BYTES = 512
 
 
 class Sender(Protocol):
-    """Sends messages in transactions (`streams.sink.Sink`)."""
+    """Sends messages in transactions (`streams.kafka.sink.Sink`)."""
 
     def send(
         self, topic: str, partition: int, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]] | None

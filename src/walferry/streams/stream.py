@@ -21,14 +21,14 @@ from walferry.storage import open_file_system
 from walferry.streams.account import Account
 from walferry.streams.beginning import begin, descriptor_of
 from walferry.streams.follower import Follower
-from walferry.streams.messages import Form
-from walferry.streams.regions import KnownRegions
+from walferry.streams.kafka.sink import Sink
+from walferry.streams.kafka.topics import StreamTopics, look, prepare
+from walferry.streams.message.changes import Form
+from walferry.streams.ordering.regions import KnownRegions
+from walferry.streams.ordering.sent import StreamPositions
 from walferry.streams.sending import Claims, Sending, Topic
-from walferry.streams.sent import StreamPositions
-from walferry.streams.sink import Sink
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.stream_spec import KafkaConnections, ResolvedStreamSpec, environment_kafka, kafka_settings
-from walferry.streams.topics import StreamTopics, look, prepare
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from walferry.ledger import Ledger, RunRecord
 from walferry.run.run import LogRun
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.sink import Shard
+from walferry.streams.kafka.settings import KafkaSettings
+from walferry.streams.kafka.sink import Shard
 from walferry.streams.stream_spec import KafkaConnections, environment_kafka, kafka_settings, recorded_stream_spec
 
 

@@ -18,9 +18,9 @@ from walferry.ledger import RunRecord
 from walferry.run.given_spec import Connection, Connections, from_environment, read_yaml
 from walferry.run.recorded_spec import topic_of
 from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, Throttle, describe_faults
-from walferry.streams.kafka_settings import OF_CONSUMERS, KafkaSettings, is_secret
-from walferry.streams.messages import BytesAs, Decode, Selection
-from walferry.streams.new_topics import Creation, positions_topic
+from walferry.streams.kafka.new_topics import Creation, positions_topic
+from walferry.streams.kafka.settings import OF_CONSUMERS, KafkaSettings, is_secret
+from walferry.streams.message.changes import BytesAs, Decode, Selection
 
 KafkaConnections = Callable[[str], Connection]
 """the fields of a connection by its id; raises UsageError if there is none"""

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from unit.streams.naive_messages import Cell, Entry, made
+from unit.streams.message.naive_messages import Cell, Entry, made
 from walferry.embedded.kafka import Broker
-from walferry.streams.messages import BytesAs, Form
+from walferry.streams.message.changes import BytesAs, Form
 
 pytestmark = pytest.mark.cluster
 

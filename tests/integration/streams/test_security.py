@@ -38,11 +38,12 @@ from walferry.embedded.kafka import Broker, Security
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
-from walferry.streams import kafka_errors, topics
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.new_topics import Creation
-from walferry.streams.sink import Shard, Sink
-from walferry.streams.topics import StreamTopics, prepare
+from walferry.streams.kafka import errors as kafka_errors
+from walferry.streams.kafka import topics
+from walferry.streams.kafka.new_topics import Creation
+from walferry.streams.kafka.settings import KafkaSettings
+from walferry.streams.kafka.sink import Shard, Sink
+from walferry.streams.kafka.topics import StreamTopics, prepare
 
 pytestmark = pytest.mark.cluster
 

@@ -22,12 +22,13 @@ from booting import CHEAP_JVM
 from kafka_reading import read
 from walferry.embedded.kafka import Broker
 from walferry.errors import TransientError, UsageError
-from walferry.streams import kafka_errors, sink, topics
-from walferry.streams.kafka_errors import MessageTooLargeError, StreamTakenOverError
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.new_topics import Creation, positions_topic
-from walferry.streams.sink import Shard, Sink
-from walferry.streams.topics import StreamTopics
+from walferry.streams.kafka import errors as kafka_errors
+from walferry.streams.kafka import sink, topics
+from walferry.streams.kafka.errors import MessageTooLargeError, StreamTakenOverError
+from walferry.streams.kafka.new_topics import Creation, positions_topic
+from walferry.streams.kafka.settings import KafkaSettings
+from walferry.streams.kafka.sink import Shard, Sink
+from walferry.streams.kafka.topics import StreamTopics
 
 PARTITIONS = 3
 _numbers = count()
@@ -178,10 +179,10 @@ def test_an_idle_sink_that_was_taken_over_learns_it_when_it_goes_on(topic: str, 
 
 CHILD = """
 import sys, time
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.sink import Shard, Sink
-from walferry.streams.new_topics import positions_topic
-from walferry.streams.topics import prepare
+from walferry.streams.kafka.settings import KafkaSettings
+from walferry.streams.kafka.sink import Shard, Sink
+from walferry.streams.kafka.new_topics import positions_topic
+from walferry.streams.kafka.topics import prepare
 address, topic = sys.argv[1:]
 settings = KafkaSettings(bootstrap=address)
 sink = Sink.open(settings, Shard("source", topic), prepare(settings, {topic: None}, positions_topic(topic)))

@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from walferry.embedded.kafka import Broker
 from walferry.errors import UsageError
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.new_topics import Creation, positions_topic
-from walferry.streams.sink import Shard, Sink
-from walferry.streams.topics import look, prepare
+from walferry.streams.kafka.new_topics import Creation, positions_topic
+from walferry.streams.kafka.settings import KafkaSettings
+from walferry.streams.kafka.sink import Shard, Sink
+from walferry.streams.kafka.topics import look, prepare
 
 _numbers = count()
 

@@ -23,7 +23,7 @@ from walferry.run.heartbeat import NOTE
 from walferry.run.phases import phases_of
 from walferry.run.run import RunEndedError
 from walferry.streams import stream as following
-from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.start import start_stream
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.stream_spec import StreamSpec, parse_stream_spec

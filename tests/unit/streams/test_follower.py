@@ -18,12 +18,12 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
 from walferry.storage import Local
 from walferry.streams.follower import Follower, Passed
-from walferry.streams.messages import Form
-from walferry.streams.regions import KnownRegions
-from walferry.streams.repeated import OldNumberError
+from walferry.streams.message.changes import Form
+from walferry.streams.ordering.regions import KnownRegions
+from walferry.streams.ordering.repeated import OldNumberError
+from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions, TableSent
+from walferry.streams.ordering.stays import LogPlace
 from walferry.streams.sending import Sending, Topic
-from walferry.streams.sent import GroupRead, RegionSent, StreamPositions, TableSent
-from walferry.streams.stays import LogPlace
 from walferry.wal import live_tail
 from walferry.wal import open as opening
 from walferry.wal.offsets import GroupPosition

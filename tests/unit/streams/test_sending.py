@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from unit.json_shape import written_schema
-from unit.streams.naive_messages import Cell, Entry, batch_of
+from unit.streams.message.naive_messages import Cell, Entry, batch_of
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor, new_table, table_name
 from walferry.storage import Local
-from walferry.streams.events import schema_digest
-from walferry.streams.message_model import ClaimedChange
-from walferry.streams.messages import Form
+from walferry.streams.message.changes import Form
+from walferry.streams.message.events import schema_digest
+from walferry.streams.message.model import ClaimedChange
+from walferry.streams.ordering.stays import LogPlace, Opened, Taken
 from walferry.streams.sending import Claims, Sending, Sent, Topic
-from walferry.streams.stays import LogPlace, Opened, Taken
 
 TABLE = new_table("t1", {"f": {}})
 

@@ -10,7 +10,7 @@ import yaml
 from walferry.errors import UsageError
 from walferry.ledger import RunRecord
 from walferry.run.spec import Cluster
-from walferry.streams.messages import Selection
+from walferry.streams.message.changes import Selection
 from walferry.streams.stream_spec import (
     StreamSpec,
     _matching,

@@ -24,7 +24,7 @@ may open with any low number.) Its **incarnation** is then one higher than that 
 and it waits until nothing of the former incarnation waits in the whole table.
 
 Each entry is passed on once: what is at or below the last number passed on, in the part of the log that was read
-before, is known. In another part of the log it is repeated (`streams.repeated`).
+before, is known. In another part of the log it is repeated (`streams.ordering.repeated`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import numpy.typing as npt
 from walferry.formats.markers import Marker
 from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.replay.rounds.sendable import NEXT_NUMBERS
-from walferry.streams.stays import EVERY, NEVER, LogPlace, Opened, RegionStays, Stay, Taken
+from walferry.streams.ordering.stays import EVERY, NEVER, LogPlace, Opened, RegionStays, Stay, Taken
 
 Asked = tuple[str, str]
 """a server and the encoded name of a region"""

@@ -17,7 +17,7 @@ import numpy as np
 from walferry.apply.region_events import family_of, region_events
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.streams.messages import SCHEMA, Form, headers_of
+from walferry.streams.message.changes import SCHEMA, Form, headers_of
 
 SECRET_ATTRIBUTES = frozenset({"ENCRYPTION_KEY"})
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from unit.json_shape import schema_of, undescribed, written_schema
-from unit.streams.naive_messages import ENTRIES, FORMS, KINDS, WRITTEN, Cell, Entry, compact, made, only
+from unit.streams.message.naive_messages import ENTRIES, FORMS, KINDS, WRITTEN, Cell, Entry, compact, made, only
 from walferry.formats.cells import CellType
-from walferry.streams.message_model import Change, ClaimedChange, TableEvent
-from walferry.streams.messages import BytesAs, Form
+from walferry.streams.message.changes import BytesAs, Form
+from walferry.streams.message.model import Change, ClaimedChange, TableEvent
 
-DOCS = Path(__file__).parents[3] / "docs" / "streams.md"
+DOCS = Path(__file__).parents[4] / "docs" / "streams.md"
 
 
 @given(FORMS, st.lists(ENTRIES, min_size=1, max_size=3))

@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import OffsetSpec
 
 from walferry.errors import TransientError, UsageError
-from walferry.streams.kafka_errors import LONGEST_WAIT_S, ClientLog, kafka_error, repeat
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.topics import admin_client, answer, lost
+from walferry.streams.kafka.errors import LONGEST_WAIT_S, ClientLog, kafka_error, repeat
+from walferry.streams.kafka.settings import KafkaSettings
+from walferry.streams.kafka.topics import admin_client, answer, lost
 
 _log = logging.getLogger(__name__)
 

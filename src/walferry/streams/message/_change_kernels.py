@@ -25,7 +25,7 @@ from walferry.formats.kernels import (
     locate_cell,
     same_bytes,
 )
-from walferry.streams._json_kernels import MOST_DIGITS, TEXT, bytes_bound, put_bytes, put_number
+from walferry.streams.message._json_kernels import MOST_DIGITS, TEXT, bytes_bound, put_bytes, put_number
 
 RUN_FIELDS = 7
 PICK, INDEX, START, CELLS, FIRST, REASON, DETAIL = range(RUN_FIELDS)

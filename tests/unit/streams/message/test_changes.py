@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from unit.streams.naive_messages import (
+from unit.streams.message.naive_messages import (
     ENTRIES,
     FORMS,
     KINDS,
@@ -28,11 +28,11 @@ from unit.streams.naive_messages import (
 from walferry.formats.cells import decode_tags
 from walferry.formats.entries import index_entry_cells
 from walferry.formats.wal import EntryBatch, WalReader
-from walferry.streams import _json_kernels as json_kernels
-from walferry.streams import _message_kernels as kernels
-from walferry.streams.messages import BytesAs, Form, Selection, messages
+from walferry.streams.message import _change_kernels as kernels
+from walferry.streams.message import _json_kernels as json_kernels
+from walferry.streams.message.changes import BytesAs, Form, Selection, messages
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "wal"
 
 
 @given(FORMS, st.lists(ENTRIES, min_size=1, max_size=5))

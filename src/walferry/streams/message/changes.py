@@ -20,8 +20,8 @@ from walferry.formats.cells import Bytes, CellType, Int32s, Int64s
 from walferry.formats.entries import index_entry_cells
 from walferry.formats.kernels import CELL_FIELDS
 from walferry.formats.wal import EntryBatch, cluster_ids
-from walferry.streams import _json_kernels as forms
-from walferry.streams import _message_kernels as kernels
+from walferry.streams.message import _change_kernels as kernels
+from walferry.streams.message import _json_kernels as forms
 
 SCHEMA = 1
 """rises when a field is removed or renamed, or gets another meaning"""

@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from walferry.clock import steady_s
 from walferry.errors import TransientError
-from walferry.streams.kafka_errors import (
+from walferry.streams.kafka.errors import (
     FENCED,
     LONGEST_WAIT_S,
     ClientLog,
@@ -34,9 +34,9 @@ from walferry.streams.kafka_errors import (
     kafka_error,
     repeat,
 )
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.positions import Owner, read_positions
-from walferry.streams.topics import StreamTopics, Topic, check_unchanged, partition_counts
+from walferry.streams.kafka.positions import Owner, read_positions
+from walferry.streams.kafka.settings import KafkaSettings
+from walferry.streams.kafka.topics import StreamTopics, Topic, check_unchanged, partition_counts
 
 Headers = list[tuple[str, bytes]]
 

@@ -6,7 +6,7 @@ import re
 
 from confluent_kafka import KafkaError
 
-from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.kafka.settings import KafkaSettings
 
 _MECHANISM = "the brokers do not know this mechanism of login: set sasl.mechanism to one of theirs"
 _NO_LOGIN = "this listener takes no login: set security.protocol to plaintext or ssl, or bootstrap to another listener"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from walferry.errors import WalferryError
-from walferry.streams.stays import LogPlace
+from walferry.streams.ordering.stays import LogPlace
 from walferry.wal.offsets import GroupPosition
 
 _GROUP, _REGION, _TABLE, _STREAM = "group ", "region ", "table ", "stream"

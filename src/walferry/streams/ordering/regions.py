@@ -12,7 +12,7 @@ from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
-from walferry.streams.order import Asked
+from walferry.streams.ordering.order import Asked
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ import jsonschema
 import pytest
 
 from unit.json_shape import written_schema
-from unit.streams.naive_messages import Cell, Entry, batch_of
+from unit.streams.message.naive_messages import Cell, Entry, batch_of
 from walferry.errors import DamagedInputError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import new_table, table_name
-from walferry.streams import events
-from walferry.streams.message_model import TableEvent
-from walferry.streams.messages import Form
+from walferry.streams.message import events
+from walferry.streams.message.changes import Form
+from walferry.streams.message.model import TableEvent
 
 FORM = Form("c", 3)
 

@@ -11,7 +11,7 @@ import ssl
 import struct
 import time
 
-from walferry.streams.kafka_settings import KafkaSettings
+from walferry.streams.kafka.settings import KafkaSettings
 
 _WAIT_S = 3.0
 """for all brokers together"""

@@ -1,4 +1,4 @@
-"""The shape of a message's value, which docs/json/change.schema.json describes; `_message_kernels` writes it."""
+"""The shape of a message's value, which docs/json/change.schema.json describes; `_change_kernels` writes it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from unit.formats.wal_builder import REGION, TRAILER, entry, header
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2
 from walferry.formats.wal import EntryBatch, WalReader
-from walferry.streams.messages import BytesAs, Form, Messages, Selection, messages
+from walferry.streams.message.changes import BytesAs, Form, Messages, Selection, messages
 
 KINDS = {4: "put", 8: "delete_version", 10: "delete_family_version", 12: "delete_column", 14: "delete_family"}
 WRITTEN = 1700000000000

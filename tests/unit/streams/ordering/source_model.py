@@ -9,8 +9,8 @@ import numpy as np
 
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
-from walferry.streams.order import RegionOrder
-from walferry.streams.stays import NEVER, LogPlace, Opened, Taken
+from walferry.streams.ordering.order import RegionOrder
+from walferry.streams.ordering.stays import NEVER, LogPlace, Opened, Taken
 
 TABLE = b"t"
 

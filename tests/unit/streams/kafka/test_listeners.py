@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.listeners import misfit
+from walferry.streams.kafka.listeners import misfit
+from walferry.streams.kafka.settings import KafkaSettings
 
 PROTOCOLS = ["plaintext", "SASL_PLAINTEXT", "ssl", "sasl_ssl"]
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walferry.errors import WalferryError
-from walferry.streams.sent import GroupRead, RegionSent, StreamPositions, TableSent
-from walferry.streams.stays import LogPlace
+from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions, TableSent
+from walferry.streams.ordering.stays import LogPlace
 from walferry.wal.offsets import GroupPosition
 
 NUMBERS = st.integers(0, 2**40)

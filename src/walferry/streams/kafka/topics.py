@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, NewTopic, ResourceType
 
 from walferry.errors import TransientError, UsageError
-from walferry.streams.kafka_errors import LONGEST_WAIT_S, ClientLog, kafka_error, repeat
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.new_topics import Creation
+from walferry.streams.kafka.errors import LONGEST_WAIT_S, ClientLog, kafka_error, repeat
+from walferry.streams.kafka.new_topics import Creation
+from walferry.streams.kafka.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from walferry.errors import TransientError, UsageError, WalferryError
-from walferry.streams.kafka_refusals import advice_for, is_refusal
-from walferry.streams.kafka_settings import KafkaSettings
-from walferry.streams.listeners import misfit
+from walferry.streams.kafka.listeners import misfit
+from walferry.streams.kafka.refusals import advice_for, is_refusal
+from walferry.streams.kafka.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError
 from pydantic import ValidationError
 
 from walferry.errors import TransientError, UsageError
-from walferry.streams.kafka_errors import ClientLog, kafka_error
-from walferry.streams.kafka_settings import MASK, KafkaSettings, is_secret
+from walferry.streams.kafka.errors import ClientLog, kafka_error
+from walferry.streams.kafka.settings import MASK, KafkaSettings, is_secret
 
 SECRETS = {
     "sasl.password": "secret-one",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from walferry.errors import WalferryError
 from walferry.formats.wal import EntryBatch
 from walferry.storage import FileSystem
-from walferry.streams.stays import Taken
+from walferry.streams.ordering.stays import Taken
 from walferry.wal.files import WalFile
 from walferry.wal.open import Until, open_wal
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from unit.streams.source_model import Source, Streamer
+from unit.streams.ordering.source_model import Source, Streamer
 
 EVENTS = (
     "write", "write", "write", "sync", "move", "split", "merge", "kill", "recover", "pass", "pass", "long pass", "lost",
