@@ -41,6 +41,14 @@ class Notes:
         with self._store.database.write() as connection:
             connection.execute(delete(notes).where(*same))
 
+    def drop_if(self, name: str, subject: str, is_so: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Remove a value if there is one and `is_so` is true for it, in one transaction."""
+        notes, same = self._one(name, subject)
+        with self._store.database.write() as connection:
+            kept = connection.execute(select(notes.c.facts).where(*same)).scalar_one_or_none()
+            if kept is not None and is_so(json.loads(kept)):
+                connection.execute(delete(notes).where(*same))
+
     def drop_each(self, name: str, subjects: Collection[str]) -> None:
         """Remove the values of these subjects, in one transaction."""
         notes = self._store.table("notes")
@@ -91,18 +99,19 @@ class Notes:
         return "" if kept is None else str(kept["why"])
 
     def keep_unless(
-        self, name: str, facts: Mapping[str, Any], subject: str, holds: Callable[[Mapping[str, Any], int], bool]
+        self, name: str, facts: Mapping[str, Any], subject: str, holds: Callable[[str, Mapping[str, Any], int], bool]
     ) -> tuple[dict[str, Any], int] | None:
-        """Keep a value, unless a note of that name exists for which `holds` is true, given its value and when it was
-        kept. If so, keep nothing, and return that note's value and time.
+        """Keep a value, unless a note of that name exists for which `holds` is true, given its subject, its value and
+        when it was kept. If so, keep nothing, and return that note's value and time.
 
         Of several processes that do this at once, the first one's value is kept.
         """
         notes = self._store.table("notes")
-        query = select(notes.c.facts, notes.c.at_ms).where(notes.c.run_id == self._run_id, notes.c.name == name)
+        query = select(notes.c.subject, notes.c.facts, notes.c.at_ms)
+        same = (notes.c.run_id == self._run_id, notes.c.name == name)
         with self._store.database.write() as connection:
-            for kept, at_ms in connection.execute(query):
-                if holds(known := json.loads(kept), at_ms):
+            for about, kept, at_ms in connection.execute(query.where(*same)):
+                if holds(about, known := json.loads(kept), at_ms):
                     return known, at_ms
             self._keep(connection, name, facts, subject)
         return None

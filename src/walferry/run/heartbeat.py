@@ -40,35 +40,50 @@ class RunBusyError(UsageError):
 def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -> Iterator[None]:
     """Renew the note of `label` (a phase with its table, or "" for a whole command) until the block ends.
 
-    With `alone`, raises RunBusyError if another live process works on the run. A heartbeat that cannot be recorded is
-    skipped: it must not stop the work.
+    The process that begins last has the note: one that was suspended, and overtaken meanwhile, leaves its successor's
+    as it is. With `alone`, raises RunBusyError if another live process works on the run. A heartbeat that cannot be
+    recorded is skipped: it must not stop the work.
     """
-    facts = {"by": actor, "since_ms": clock.now_ms()} | this_process()
+    me = {"since_ms": clock.now_ms()} | this_process()
+    facts = {"by": actor} | me
     rates = Rates()
 
+    def is_mine(note: Mapping[str, Any]) -> bool:
+        return me.items() <= note.items()
+
+    def is_anothers(subject: str, note: Mapping[str, Any], at_ms: int) -> bool:
+        return subject == label and not is_mine(note) and _lives(note, at_ms)
+
     def beat() -> None:
-        try:
-            ledger.notes.keep(NOTE, facts | {"requests": rates(counted())}, label)
-        except WalferryError as error:
-            log.debug("a heartbeat was not recorded: %s", error)
+        with _logged("a heartbeat was not recorded"):
+            ledger.notes.keep_unless(NOTE, facts | {"requests": rates(counted())}, label, is_anothers)
 
     def go_on(ended: threading.Event) -> None:
         while not ended.wait(BEAT_SECONDS):
             beat()
 
+    begun = facts | {"requests": rates(counted())}
     if alone:
-        if other := ledger.notes.keep_unless(NOTE, facts | {"requests": {}}, label, _lives):
+        if other := ledger.notes.keep_unless(NOTE, begun, label, lambda _, note, at_ms: _lives(note, at_ms)):
             raise _busy(ledger, *other)
     else:
-        beat()
+        with _logged("the first heartbeat was not recorded"):
+            ledger.notes.keep(NOTE, begun, label)
     try:
         with beside(go_on, f"heartbeat {label}".strip()):
             yield
     finally:
-        try:
-            ledger.notes.drop(NOTE, label)
-        except WalferryError as error:
-            log.debug("the heartbeat was not removed: %s", error)
+        with _logged("the heartbeat was not removed"):
+            ledger.notes.drop_if(NOTE, label, is_mine)
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Only log an error of the ledger."""
+    try:
+        yield
+    except WalferryError as error:
+        log.debug("%s: %s", what, error)
 
 
 def alive(ledger: RunLedger) -> set[str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,44 @@ def test_of_two_processes_that_want_a_run_alone_one_gets_it(run: RunLedger, ende
         assert alive(run) == {""}
     with beating(run, "", "lee", alone=True):
         assert alive(run) == {""}
+
+
+def working(run: RunLedger, label: str) -> str | None:
+    """Who works on it, by the note."""
+    note = run.notes.get(NOTE, label)
+    return None if note is None else str(note["by"])
+
+
+def test_a_process_that_was_overtaken_leaves_the_note_to_its_successor(
+    run: RunLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
+    with beating(run, "stream", "overtaken"):
+        run.notes.keep(NOTE, {"machine": "another", "pid": 7, "by": "successor", "since_ms": 1}, "stream")
+        time.sleep(0.2)
+        assert working(run, "stream") == "successor"
+    assert working(run, "stream") == "successor"
+
+
+def test_the_process_that_began_last_has_the_note_and_ends_with_it_alone(run: RunLedger) -> None:
+    overtaken = ExitStack()
+    with beating(run, "copy a", "beside"):
+        overtaken.enter_context(beating(run, "stream", "overtaken"))
+        with beating(run, "stream", "successor"):
+            overtaken.close()
+            assert working(run, "stream") == "successor"
+        assert working(run, "stream") is None
+        assert working(run, "copy a") == "beside"
+
+
+def test_a_process_that_was_overtaken_takes_the_note_again_once_its_successor_is_gone(
+    run: RunLedger, ended: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
+    with beating(run, "stream", "overtaken"):
+        run.notes.keep(NOTE, this_process() | {"pid": ended, "by": "killed", "since_ms": 1}, "stream")
+        deadline = time.monotonic() + 30
+        while working(run, "stream") != "overtaken":
+            assert time.monotonic() < deadline, "it is at work, and no note tells it"
+            time.sleep(0.01)
+    assert working(run, "stream") is None
