@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from walferry.storage import open_file_system
 from walferry.streams.account import Account
 from walferry.streams.beginning import begin, descriptor_of
 from walferry.streams.follower import Follower
+from walferry.streams.kafka.errors import FencedError
 from walferry.streams.kafka.sink import Sink
 from walferry.streams.kafka.topics import StreamTopics, look, prepare
 from walferry.streams.message.changes import Form
@@ -48,7 +50,7 @@ WORK: Mapping[str, Callable[[StreamRun], object]] = {
 
 
 def stream(run: StreamRun) -> None:
-    """Do the phases that are not done, and follow the log until the run is ended. Raises RunEndedError then."""
+    """Do the phases that are not done, and follow the log until the run is ended. Raises the errors of `follow`."""
     for work in WORK.values():
         work(run)
 
@@ -130,7 +132,7 @@ def _has_sent(run: StreamRun) -> bool:
 
 def follow(run: StreamRun) -> NoReturn:
     """The phase `stream`: send every change until the run is ended. The phase is done then, and this raises
-    RunEndedError; also if another process takes the stream over, which then has the phase.
+    RunEndedError. Raises StreamTakenOverError if another process takes the stream over, which then has the phase.
 
     While Kafka or the source cannot be reached, this waits and tries again: meanwhile the source's log is kept.
     """
@@ -156,7 +158,8 @@ def _follow_on(run: StreamRun, turn: Turn) -> NoReturn:
             began = steady_s()
             try:
                 while True:
-                    _follow(run, turn)
+                    with turn.explaining_fences():
+                        _follow(run, turn)
             except TransientError as error:
                 if steady_s() - began > RETRY_SECONDS[1]:
                     pause = RETRY_SECONDS[0]
@@ -182,6 +185,10 @@ def _lost(run: StreamRun, error: GapError) -> GapError:
     )
 
 
+class StreamTakenOverError(WalferryError):
+    """Another process of the ledger has begun the phase `stream`, and this one ends; fact `run`."""
+
+
 class Turn:
     """This attempt's right to stream, which it loses once the run has ended or another process has begun the phase.
 
@@ -194,12 +201,29 @@ class Turn:
         self._attempt = self._attempts()
 
     def require(self) -> None:
-        """Raise RunEndedError if it is lost."""
+        """Raise StreamTakenOverError or RunEndedError if it is lost."""
+        if self._attempts() != self._attempt:
+            raise StreamTakenOverError(
+                f"another process has taken over stream {self._run.run_id}: this one ends, and what it had not "
+                "committed is not visible",
+                run=self._run.run_id,
+            )
         state = self._run.ledger.record.state
         if state != "running":
             raise RunEndedError(f"run {self._run.run_id} has ended as {state}", run=self._run.run_id)
-        if self._attempts() != self._attempt:
-            raise RunEndedError(f"another process has taken over stream {self._run.run_id}", run=self._run.run_id)
+
+    @contextmanager
+    def explaining_fences(self) -> Iterator[None]:
+        """Raise the errors of `require` in place of FencedError: Kafka may tell an overtaken process first."""
+        try:
+            yield
+        except FencedError as fenced:
+            self.require()
+            raise WalferryError(
+                f"{fenced}. No process of this ledger has: another ledger has a stream of this name and source. End "
+                "one of the two, or give it another name",
+                **fenced.facts,
+            ) from None
 
     def _attempts(self) -> int:
         phase = self._run.ledger.phases.find("stream")

@@ -24,7 +24,7 @@ from walferry.embedded.kafka import Broker
 from walferry.errors import TransientError, UsageError
 from walferry.streams.kafka import errors as kafka_errors
 from walferry.streams.kafka import sink, topics
-from walferry.streams.kafka.errors import MessageTooLargeError, StreamTakenOverError
+from walferry.streams.kafka.errors import FencedError, MessageTooLargeError
 from walferry.streams.kafka.new_topics import Creation, positions_topic
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.kafka.sink import Shard, Sink
@@ -157,10 +157,10 @@ def test_a_second_sink_ends_the_first_and_nothing_of_its_open_transaction_shows(
         time.sleep(0.1)
     second = opened()
     assert second.positions == {"at": b"10"}
-    with pytest.raises(StreamTakenOverError, match="another process has taken over") as caught:
+    with pytest.raises(FencedError, match="another one has begun to write as walferry-source-") as caught:
         first.commit({"at": b"20"})
     assert caught.value.stream == topic
-    with pytest.raises(StreamTakenOverError):
+    with pytest.raises(FencedError):
         first.send(topic, 0, b"row", b"never")
     send(second, topic, numbered(10, 20))
     second.commit({"at": b"20"})
@@ -172,7 +172,7 @@ def test_an_idle_sink_that_was_taken_over_learns_it_when_it_goes_on(topic: str, 
     first = opened()
     first.commit({"at": b"1"})
     opened()
-    with pytest.raises(StreamTakenOverError):
+    with pytest.raises(FencedError):
         first.commit({"at": b"2"})
     assert opened().positions == {"at": b"1"}
 

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from unit.run.progress.brought import finish
 from unit.streams.stream_ledger import PARAMS, TABLES
 from walferry.airflow.dags import hbase_stream
 from walferry.airflow.dags import stream as dag_module
@@ -172,9 +173,27 @@ def test_a_task_whose_run_was_aborted_before_is_skipped(book: Ledger, dag_run: A
         dag_module.stream.function(run_id)
 
 
-def test_a_stream_that_another_process_has_taken_over_fails(dag_run: Any, planned: None, follows: Any) -> None:
+def test_a_task_whose_stream_another_process_has_taken_over_is_skipped_and_not_tried_again(
+    book: Ledger, dag_run: Any, planned: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overtaken(run: StreamRun, turn: following.Turn) -> None:
+        book.of(run.run_id).phases.start("stream")
+        turn.require()
+
     run_id = dag_module.plan.function()
-    follows(lambda run: None)
+    finish(book.of(run_id), "protect", "fence")
+    monkeypatch.setattr(following, "_follow", overtaken)
+    with pytest.raises(AirflowSkipException, match="another process has taken over stream changes-1"):
+        dag_module.stream.function(run_id)
+    assert book.run(run_id).state == "running"
+    phase = book.of(run_id).phases.find("stream")
+    assert phase is not None
+    assert (phase.state, phase.attempts) == ("running", 2), "it is the other's"
+
+
+def test_a_task_whose_run_has_failed_fails(dag_run: Any, planned: None, follows: Any) -> None:
+    run_id = dag_module.plan.function()
+    follows(lambda run: run.ledger.end("failed", "kim", "it was"))
     with pytest.raises(AirflowFailException, match="run changes-1 has ended"):
         dag_module.stream.function(run_id)
 

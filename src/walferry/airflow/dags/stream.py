@@ -90,19 +90,24 @@ def do(run: str, phase: str) -> str:
 
 @task(retries=FOR_EVER)
 def stream(run: str) -> str:
-    """Send every change until a person ends the run. Returns how it ended."""
+    """Send every change until a person ends the run. Returns how it ended.
+
+    The task is skipped if another process takes the stream over, and not tried again.
+    """
     from walferry.run.run import RunEndedError
-    from walferry.streams.stream import follow
+    from walferry.streams.stream import StreamTakenOverError, follow
 
     with stream_step(run) as opened:
         try:
             follow(opened)
         except RunEndedError:
             record = opened.ledger.record
-            if record.state != "aborted":  # another process has taken the stream over, or the run has failed
+            if record.state != "aborted":
                 raise
             log.info("%s was aborted: %s", run, record.outcome)
             return record.outcome
+        except StreamTakenOverError as overtaken:
+            raise AirflowSkipException(str(overtaken)) from None
     raise AssertionError("follow does not return")
 
 

@@ -26,8 +26,8 @@ SLICE_S = 2.0
 """one wait inside the client, which does not return early when a broker refuses the login"""
 
 
-class StreamTakenOverError(WalferryError):
-    """Another process writes this shard of the stream now; this one must end. Facts `stream`, `transactional_id`."""
+class FencedError(WalferryError):
+    """Another producer has the transactional id now; this one must end. Facts `stream`, `transactional_id`."""
 
 
 class MessageTooLargeError(WalferryError):

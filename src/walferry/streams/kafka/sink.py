@@ -29,8 +29,8 @@ from walferry.streams.kafka.errors import (
     FENCED,
     LONGEST_WAIT_S,
     ClientLog,
+    FencedError,
     MessageTooLargeError,
-    StreamTakenOverError,
     kafka_error,
     repeat,
 )
@@ -89,7 +89,7 @@ class Sink:
         self._began_s: float | None = None
         self._count = 0
         self._spent = ""
-        self._taken_over = False
+        self._fenced = False
         self._closed = False
         self.positions: dict[str, bytes] = {}
         """what the last commit left, by key; those of all shards as of the opening, with own commits since"""
@@ -119,7 +119,7 @@ class Sink:
     def send(self, topic: str, partition: int, key: bytes, value: bytes | None, headers: Headers | None = None) -> None:
         """Add a message to the open transaction, or begin one.
 
-        It waits while the queue is full. Raises MessageTooLargeError, and nothing has happened; StreamTakenOverError
+        It waits while the queue is full. Raises MessageTooLargeError, and nothing has happened; FencedError
         and TransientError as described for the class.
         """
         partitions, limit = self._bounds[topic]
@@ -147,7 +147,7 @@ class Sink:
     def commit(self, changed: Mapping[str, bytes | None]) -> int:
         """Commit what was sent, with the positions that changed by it; None removes one. Returns how many were sent.
 
-        Does nothing if there is neither. Raises StreamTakenOverError; TransientError: whether the commit has happened
+        Does nothing if there is neither. Raises FencedError; TransientError: whether the commit has happened
         is then to be seen in the positions of the next sink; MessageTooLargeError for a position, before anything is
         written.
         """
@@ -212,8 +212,8 @@ class Sink:
         return repeat(ask, "listing topics", self._log, serve=self._serve)
 
     def _check_usable(self) -> None:
-        if self._taken_over:
-            raise self._taken_over_error()
+        if self._fenced:
+            raise self._fenced_error()
         if self._spent:
             raise TransientError(f"this sink is of no more use: {self._spent}; open another one")
 
@@ -295,13 +295,13 @@ class Sink:
                 f"s; they do so after {TRANSACTION_TIMEOUT_S:.0f} s",
                 transactional_id=self._shard.transactional_id,
             )
-        self._taken_over = True
-        raise self._taken_over_error()
+        self._fenced = True
+        raise self._fenced_error()
 
-    def _taken_over_error(self) -> StreamTakenOverError:
-        return StreamTakenOverError(
-            f"another process has taken over stream {self._shard.stream} (transactional id "
-            f"{self._shard.transactional_id}): this one must end; what it had not committed is not visible",
+    def _fenced_error(self) -> FencedError:
+        return FencedError(
+            f"Kafka has fenced this process, since another one has begun to write as {self._shard.transactional_id}: "
+            "this one must end; what it had not committed is not visible",
             stream=self._shard.stream,
             transactional_id=self._shard.transactional_id,
         )

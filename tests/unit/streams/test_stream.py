@@ -1,0 +1,67 @@
+"""A process's turn to stream: how it learns that another one has taken over, and what it says then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from unit.streams.stream_ledger import opened
+from walferry.errors import WalferryError
+from walferry.ledger import Ledger
+from walferry.run.run import RunEndedError
+from walferry.streams.kafka.errors import FencedError
+from walferry.streams.stream import StreamTakenOverError, Turn
+from walferry.streams.stream_run import StreamRun
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[StreamRun]:
+    """A stream whose phase `stream` this process has begun."""
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
+        run_id = opened(book).record.run_id
+        book.of(run_id).phases.start("stream")
+        with StreamRun(book, run_id) as run:
+            yield run
+
+
+def fence(turn: Turn) -> None:
+    with turn.explaining_fences():
+        raise FencedError("another one writes as walferry-c1-changes-0", transactional_id="walferry-c1-changes-0")
+
+
+def test_a_process_hears_from_the_ledger_and_from_kafka_in_the_same_words_that_it_was_overtaken(
+    run: StreamRun,
+) -> None:
+    turn = Turn(run)
+    turn.require()
+    run.ledger.phases.start("stream")
+    with pytest.raises(StreamTakenOverError, match="another process has taken over stream changes-1") as by_ledger:
+        turn.require()
+    with pytest.raises(StreamTakenOverError) as by_kafka:
+        fence(turn)
+    assert str(by_kafka.value) == str(by_ledger.value)
+    assert by_kafka.value.exit_code == by_ledger.value.exit_code == 1
+
+
+def test_an_overtaken_process_is_overtaken_also_after_the_run_has_ended(run: StreamRun) -> None:
+    turn = Turn(run)
+    run.ledger.phases.start("stream")
+    run.ledger.end("aborted", "kim", "no longer needed")
+    with pytest.raises(StreamTakenOverError):
+        turn.require()
+
+
+def test_the_last_process_of_a_run_that_has_ended_was_not_overtaken_by_the_next_run(run: StreamRun) -> None:
+    turn = Turn(run)
+    run.ledger.end("aborted", "kim", "no longer needed")
+    with pytest.raises(RunEndedError, match="run changes-1 has ended as aborted"):
+        fence(turn)
+
+
+def test_a_stream_of_the_same_name_in_another_ledger_is_told_as_such(run: StreamRun) -> None:
+    with pytest.raises(WalferryError, match=r"another ledger has a stream of this name .* another name") as told:
+        fence(Turn(run))
+    assert not isinstance(told.value, StreamTakenOverError)
+    assert told.value.transactional_id == "walferry-c1-changes-0"
