@@ -68,8 +68,8 @@ def kafka_connection(connection_id: str) -> Connection:
 def _examine(settings: KafkaSettings) -> str:
     from confluent_kafka import KafkaException
 
+    from walferry.streams.kafka.admin import admin_client
     from walferry.streams.kafka.errors import ClientLog, kafka_error
-    from walferry.streams.kafka.topics import admin_client
 
     log = ClientLog(settings)
     try:

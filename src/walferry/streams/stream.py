@@ -23,6 +23,7 @@ from walferry.streams.account import Account
 from walferry.streams.beginning import begin, descriptor_of
 from walferry.streams.follower import Follower
 from walferry.streams.kafka.errors import FencedError
+from walferry.streams.kafka.positions import Owner
 from walferry.streams.kafka.sink import Sink
 from walferry.streams.kafka.topics import StreamTopics, look, prepare
 from walferry.streams.message.changes import Form
@@ -63,7 +64,10 @@ def examine(spec: ResolvedStreamSpec, kafka: KafkaConnections = environment_kafk
     with HBaseClient(spec.log_address()) as source:
         _require_source(spec, source)
         spec.decoder()
-        topics = look(kafka_settings(spec, kafka), _recorded(spec, None), spec.positions_topic, create=spec.creation)
+        owner = Owner(source.cluster_id(), spec.name)
+        topics = look(
+            kafka_settings(spec, kafka), _recorded(spec, None), spec.positions_topic, create=spec.creation, owner=owner
+        )
         return {
             "version": source.version(),
             "cluster_id": source.cluster_id(),
@@ -80,7 +84,7 @@ def plan_stream(run: StreamRun) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         _require_source(run.spec, run.source)
         run.spec.decoder()
-        topics = _topics(run)
+        topics = _topics(run, run.shard().owner)
         return {
             "version": run.source.version(),
             "cluster_id": run.source.cluster_id(),
@@ -116,11 +120,13 @@ def _recorded(spec: ResolvedStreamSpec, plan: Mapping[str, Any] | None) -> dict[
     return {spec.topic_of(table): counts.get(spec.topic_of(table)) for table in spec.tables}
 
 
-def _topics(run: StreamRun) -> StreamTopics:
+def _topics(run: StreamRun, owner: Owner | None = None) -> StreamTopics:
+    """The topics, checked or created. `owner`: as of `prepare`; a sink looks itself."""
     spec, plan = run.spec, run.ledger.phases.facts("plan")
     return prepare(
-        run.kafka(), _recorded(spec, plan), spec.positions_topic, create=spec.creation, expected=_has_sent(run)
-    )
+        run.kafka(), _recorded(spec, plan), spec.positions_topic, create=spec.creation, owner=owner,
+        expected=_has_sent(run),
+    )  # fmt: skip
 
 
 _SENT = "stream has recorded positions"

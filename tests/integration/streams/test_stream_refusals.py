@@ -139,10 +139,11 @@ def test_topics_that_have_changed_under_a_stream_end_it_with_what_to_do(
     judge.await_more(0)
     streamer.kill()
 
-    other = lay(positions=positions)
-    assert f"topic {positions} belongs to stream {streamer.name} of cluster" in refusal(other)
-    aborted = other.command("abort", other.name, "--reason", "wrong topic")
-    assert "removed: peer " in aborted.stdout, aborted.stderr
+    other, peers = lay(positions=positions), at_source.peers()
+    for arguments in (("stream", "stream.yaml", "--dry-run"), ("stream", "stream.yaml")):
+        assert f"topic {positions} belongs to stream {streamer.name} of cluster" in refusal(other, *arguments)
+    assert at_source.peers() == peers
+    assert f"{other.name}.{table}" not in admin.list_topics(timeout=10).topics
 
     resume = ("resume", streamer.name)
     admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result(30)

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from walferry.embedded.kafka import Broker
 from walferry.errors import UsageError
 from walferry.streams.kafka.new_topics import Creation, positions_topic
+from walferry.streams.kafka.positions import Owner
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.kafka.sink import Shard, Sink
 from walferry.streams.kafka.topics import look, prepare
@@ -98,6 +99,21 @@ def test_a_change_topic_that_was_there_and_is_gone_is_not_created_anew(
     for check in (prepare, look):
         with pytest.raises(UsageError, match=f"topic {topic}, which the stream began with, is gone"):
             check(settings, {topic: 1}, positions_topic(topic), create=Creation(1, 1))
+
+
+def test_a_position_topic_with_records_of_another_stream_is_refused_before_anything_is_made(
+    settings: KafkaSettings, admin: AdminClient, topic: str
+) -> None:
+    positions = positions_topic(topic)
+    shard = Shard("source", topic)
+    with Sink.open(settings, shard, prepare(settings, {topic: None}, positions, create=Creation(1, 1))) as writer:
+        writer.commit({"region": b"7"})
+    for check in (look, prepare):
+        check(settings, {topic: 1}, positions, owner=shard.owner)
+        for other in (Owner("another", topic), Owner("source", "another")):
+            with pytest.raises(UsageError, match=f"topic {positions} belongs to stream {topic} of cluster source"):
+                check(settings, {f"{topic}-new": None}, positions, create=Creation(1, 1), owner=other)
+    assert f"{topic}-new" not in admin.list_topics(timeout=10).topics
 
 
 def test_a_limit_of_the_topic_is_read(settings: KafkaSettings, admin: AdminClient, topic: str) -> None:

@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import OffsetSpec
 
 from walferry.errors import TransientError, UsageError
+from walferry.streams.kafka.admin import ANSWER_S, admin_client, answer
 from walferry.streams.kafka.errors import LONGEST_WAIT_S, ClientLog, kafka_error, repeat
 from walferry.streams.kafka.settings import KafkaSettings
-from walferry.streams.kafka.topics import admin_client, answer, lost
 
 _log = logging.getLogger(__name__)
 
@@ -51,18 +51,37 @@ def read_positions(settings: KafkaSettings, topic: str, owner: Owner, *, expecte
     reached in 30 s.
     """
     log = ClientLog(settings)
-    end = _end(settings, topic)
-    records = _records(settings, topic, end, log) if end else {}
+    records = _own_records(settings, topic, owner, log)
     _tell_features(log)
-    positions = {}
-    for key, record in records.items():
-        _check_owner(record, topic, owner)
-        value = record.value()
-        if value is not None:
-            positions[key] = value
+    values = {key: record.value() for key, record in records.items()}
+    positions = {key: value for key, value in values.items() if value is not None}
     if expected and not positions:
         raise lost(topic)
     return positions
+
+
+def require_owner(settings: KafkaSettings, topic: str, owner: Owner) -> None:
+    """Raise UsageError if a topic, which exists, has committed records of another stream, or of something other than
+    walferry; TransientError as `read_positions` does."""
+    _own_records(settings, topic, owner, ClientLog(settings))
+
+
+def lost(positions: str) -> UsageError:
+    """The error for positions that were written before and are gone."""
+    return UsageError(
+        f"the positions of the stream in topic {positions} are lost, though they were written before: stop, and ask "
+        "who deleted the topic or its records; restore it, or begin a new epoch of the stream with new topics",
+        topic=positions,
+    )
+
+
+def _own_records(settings: KafkaSettings, topic: str, owner: Owner, log: ClientLog) -> dict[str, Message[bytes, bytes]]:
+    """The last committed record of each key. Raises UsageError if one is not the owner's."""
+    end = _end(settings, topic)
+    records = _records(settings, topic, end, log) if end else {}
+    for record in records.values():
+        _check_owner(record, topic, owner)
+    return records
 
 
 def _end(settings: KafkaSettings, topic: str) -> int:
@@ -73,7 +92,7 @@ def _end(settings: KafkaSettings, topic: str) -> int:
 
     def ask(wait_s: float) -> int:
         uncommitted = IsolationLevel.READ_UNCOMMITTED
-        return int(answer(admin.list_offsets(asked, isolation_level=uncommitted, request_timeout=10.0)).offset)
+        return int(answer(admin.list_offsets(asked, isolation_level=uncommitted, request_timeout=ANSWER_S)).offset)
 
     return repeat(ask, f"asking for the end of topic {topic}", log, serve=lambda: admin.poll(0))
 

@@ -5,25 +5,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, NewTopic, ResourceType
 
 from walferry.errors import TransientError, UsageError
-from walferry.streams.kafka.errors import LONGEST_WAIT_S, ClientLog, kafka_error, repeat
+from walferry.streams.kafka.admin import ANSWER_S, admin_client, answer
+from walferry.streams.kafka.errors import LONGEST_WAIT_S, ClientLog, repeat
 from walferry.streams.kafka.new_topics import Creation
+from walferry.streams.kafka.positions import Owner, lost, require_owner
 from walferry.streams.kafka.settings import KafkaSettings
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 SETTLE_S = 5.0
 """a broker that has just started may not know every topic yet"""
-_ANSWER_S = 10.0
-"""how long an admin request may take; it is repeated until LONGEST_WAIT_S are over"""
 
 
 @dataclass(frozen=True)
@@ -50,14 +48,16 @@ def prepare(
     positions: str,
     *,
     create: Creation | None = None,
+    owner: Owner | None = None,
     expected: bool = False,
 ) -> StreamTopics:
     """Check every topic of a stream, and create those that are missing if `create` says how.
 
     `changes`: the change topics, each with the partition count that was recorded when the stream began, None before.
-    `expected`: positions have been written before, so their topic must be there. Raises UsageError, which says what to
-    do, for a topic that is missing, compacted (positions: not compacted) or has another partition count, and for
-    brokers that are unknown or refuse the user; TransientError if no broker answers.
+    `owner`: whose positions there may be, None if that is not to be looked at; another's are refused before a topic is
+    created. `expected`: positions have been written before, so their topic must be there. Raises UsageError, which says
+    what to do, for a topic that is missing, compacted (positions: not compacted), another's or has another partition
+    count, and for brokers that are unknown or refuse the user; TransientError if no broker answers.
     """
     log = ClientLog(settings)
     admin = admin_client(settings, log)
@@ -68,6 +68,9 @@ def prepare(
     if expected and positions in missing:
         raise lost(positions)
     _check_kept(changes, known)
+    if owner is not None and positions in known:
+        _described(admin, positions, known[positions], log, is_positions=True)
+        require_owner(settings, positions, owner)
     if missing:
         if create is None:
             raise _unknown(missing[0], 1 if missing[0] == positions else None)
@@ -81,7 +84,12 @@ def prepare(
 
 
 def look(
-    settings: KafkaSettings, changes: Mapping[str, int | None], positions: str, *, create: Creation | None = None
+    settings: KafkaSettings,
+    changes: Mapping[str, int | None],
+    positions: str,
+    *,
+    create: Creation | None = None,
+    owner: Owner | None = None,
 ) -> dict[str, int]:
     """As `prepare`, but create nothing. Returns the partitions of the topics that exist."""
     log = ClientLog(settings)
@@ -98,6 +106,8 @@ def look(
     for name, recorded in changes.items():
         if name in found:
             check_count(name, found[name], recorded)
+    if owner is not None and positions in found:
+        require_owner(settings, positions, owner)
     return found
 
 
@@ -152,32 +162,6 @@ def partition_counts(metadata: ClusterMetadata) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
 
-def lost(positions: str) -> UsageError:
-    """The error for positions that were written before and are gone."""
-    return UsageError(
-        f"the positions of the stream in topic {positions} are lost, though they were written before: stop, and ask "
-        "who deleted the topic or its records; restore it, or begin a new epoch of the stream with new topics",
-        topic=positions,
-    )
-
-
-def admin_client(settings: KafkaSettings, log: ClientLog) -> AdminClient:
-    """A client for topics. Raises UsageError for a setting that it does not take."""
-    try:
-        return AdminClient(settings.common_settings() | {"log_level": 4} | log.configuration())
-    except KafkaException as raised:
-        raise kafka_error(raised.args[0], "setting up the client", settings) from None
-
-
-def answer(futures: Mapping[Any, Future[T]]) -> T:
-    """The answer to an admin request for one thing. Raises KafkaException."""
-    (future,) = futures.values()
-    try:
-        return future.result(_ANSWER_S + 5)
-    except TimeoutError:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer")) from None
-
-
 def _partitions(admin: AdminClient, log: ClientLog) -> dict[str, int]:
     metadata = repeat(
         lambda wait_s: admin.list_topics(timeout=wait_s),
@@ -206,7 +190,7 @@ def _create(admin: AdminClient, topic: NewTopic | None, log: ClientLog) -> None:
 
     def create(wait_s: float) -> None:
         try:
-            answer(admin.create_topics([topic], request_timeout=_ANSWER_S))
+            answer(admin.create_topics([topic], request_timeout=ANSWER_S))
         except KafkaException as raised:
             code = raised.args[0].code()
             if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
@@ -242,7 +226,7 @@ def _described(admin: AdminClient, name: str, partitions: int, log: ClientLog, *
     resource = ConfigResource(ResourceType.TOPIC, name)
 
     def describe(wait_s: float) -> dict[str, Any]:
-        return answer(admin.describe_configs([resource], request_timeout=_ANSWER_S))
+        return answer(admin.describe_configs([resource], request_timeout=ANSWER_S))
 
     entries = repeat(describe, f"reading the configuration of topic {name}", log, serve=lambda: admin.poll(0))
     policies = {one.strip() for one in str(entries["cleanup.policy"].value).split(",")}

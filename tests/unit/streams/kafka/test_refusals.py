@@ -8,11 +8,12 @@ import pytest
 from confluent_kafka import KafkaError
 
 from walferry.errors import UsageError
+from walferry.streams.kafka.admin import admin_client
 from walferry.streams.kafka.errors import ClientLog
 from walferry.streams.kafka.refusals import advice_for, is_refusal
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.kafka.sink import Shard, Sink
-from walferry.streams.kafka.topics import StreamTopics, Topic, admin_client
+from walferry.streams.kafka.topics import StreamTopics, Topic
 
 TOPICS = StreamTopics({"changes": Topic("changes", 1, 1_000_000)}, Topic("positions", 1, 1_000_000))
 
