@@ -10,6 +10,7 @@ from walferry.clock import now_ms
 from walferry.ledger import Round
 from walferry.ledger.rows import Hold, QuarantineItem, WalRange
 from walferry.replay.log.cut import as_seen
+from walferry.run.between_rounds import pause_seconds
 from walferry.run.facts import fenced_ms
 from walferry.run.progress.backlog import unapplied
 from walferry.run.progress.lag import Ahead, ahead_of, keep_ahead
@@ -17,9 +18,6 @@ from walferry.streams.follower import Follower, Passed, Tally
 from walferry.streams.sending import Refused
 from walferry.streams.stream_run import StreamRun
 from walferry.wal.files import WalFile
-
-ROUND_MS = (2_000, 60_000)
-"""shortest and longest time between two rounds; in between, a quarter of `max_lag`"""
 
 TELL_MS = 1_000
 """time between two notes of the lag"""
@@ -32,8 +30,7 @@ class Account:
         self._run = run
         self._follower = follower
         self._ahead = ahead_of(run.ledger) or Ahead()
-        least, most = ROUND_MS
-        self._round_ms = min(most, max(least, run.spec.max_lag * 250))
+        self._round_ms = round(1000 * pause_seconds(run.spec.max_lag))
         self._began_ms = now_ms()
         self._next_ms = self._told_ms = 0
         self._sums = [0, 0, 0]  # bytes, entries, cells

@@ -28,6 +28,7 @@ from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.replay.rounds.rounds import drain, run_round
 from walferry.request_meter import Service, counted
+from walferry.run import between_rounds
 from walferry.run.notes.sent_early import sent_early
 from walferry.run.progress.lag import ahead_of, lag_by_group, lag_of
 from walferry.run.run import Run
@@ -242,7 +243,7 @@ def test_a_follower_that_is_killed_amid_rounds_moves_and_splits_still_ends_equal
         return refused
 
     monkeypatch.setattr(following, "send_entries", sometimes)
-    monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.2, 0.5))
+    monkeypatch.setattr(between_rounds, "PAUSE_SECONDS", (0.2, 0.5))
     monkeypatch.setattr(follower, "EARLY_SECONDS", 0.2)
     done = threading.Event()
 

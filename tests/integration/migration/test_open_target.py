@@ -31,9 +31,9 @@ from walferry.pipeline import WORK, PhaseContext
 from walferry.replay.log import cut
 from walferry.replay.rights.applying import applying
 from walferry.replay.rights.standstill import Standstill
-from walferry.replay.rounds import follower
 from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.rounds import drain
+from walferry.run import between_rounds
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
@@ -204,7 +204,7 @@ def test_rows_whose_history_made_them_differ_are_repaired_and_keep_no_target_clo
                     looked.join(0.05)
             return last
 
-        monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.1, 0.1))
+        monkeypatch.setattr(between_rounds, "PAUSE_SECONDS", (0.1, 0.1))
         replay(run, spark, until=look, standstill=standstill)
         assert {row.row: row.kind for row in run.ledger.repairs.all(table)} == dict.fromkeys(both, "history-dependent")
         here, there = sides(run)

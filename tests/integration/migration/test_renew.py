@@ -18,6 +18,7 @@ from walferry.replay.keeping.protect import protect
 from walferry.replay.log.cut import start_fence
 from walferry.replay.rounds import follower
 from walferry.replay.rounds.follower import replay
+from walferry.run import between_rounds
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
@@ -95,7 +96,7 @@ def test_a_replay_that_goes_on_lets_go_of_what_is_applied_once_a_queue_is_long(
             write_and_roll(draining, b"%d" % rounds)
         return gone
 
-    monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(between_rounds, "PAUSE_SECONDS", (0.0, 0.0))
     replay(draining, spark, until=first_is_gone)
     assert rounds > 4, "a short queue is kept"
     apply(draining, spark)

@@ -19,15 +19,12 @@ from walferry.replay.rights.lease import OutcomeUnknownError
 from walferry.replay.rights.standstill import Standstill
 from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.replay.rounds.rounds import NotCutError, run_round
+from walferry.run.between_rounds import pause_seconds
 from walferry.run.notes.sent_early import sent_early
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)
 
-BUSY_BYTES = 64 << 20
-"""bytes of log in a round that make the next round begin soon: the source itself rolls a WAL at about this size"""
-PAUSE_SECONDS = (2.0, 60.0)
-"""shortest and longest time between two rounds"""
 EARLY_SECONDS = 3.0
 """shortest time before a round that is needed because open logs cannot be followed further, or because writes are about
 to stop"""
@@ -88,7 +85,7 @@ def _replay(
                 standstill.rest()
                 try:
                     done = run_round(run, spark, route, open_logs)
-                    cut_at, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
+                    cut_at, pause = time.monotonic(), pause_seconds(run.spec.max_lag, done.bytes)
                 except NotCutError as error:
                     if until() or time.monotonic() - cut_at > CUT_SECONDS:
                         raise
@@ -127,11 +124,6 @@ def _let_go(run: Run) -> None:
         raise
     except WalferryError as error:  # the replay itself needs nothing to be released
         log.warning("applied WALs cannot be released and accumulate: %s", error)
-
-
-def _pause_seconds(max_lag: int, applied_bytes: int) -> float:
-    least, most = PAUSE_SECONDS
-    return least if applied_bytes >= BUSY_BYTES else min(most, max(least, max_lag / 4))
 
 
 def follow(

@@ -21,6 +21,7 @@ from walferry.replay.rights import applying, dirty, standstill
 from walferry.replay.rights.lease import OutcomeUnknownError
 from walferry.replay.rounds import follower
 from walferry.replay.rounds.rounds import NotCutError
+from walferry.run import between_rounds
 from walferry.run.notes.sent_early import SentEarly, compared, note_sent, sent_early
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
@@ -234,7 +235,7 @@ def test_while_the_log_cannot_be_cut_what_can_be_followed_is_followed_under_the_
         passes.append(1)
         return True
 
-    monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(between_rounds, "PAUSE_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(follower, "EARLY_SECONDS", 0.05)
     monkeypatch.setattr(follower, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
