@@ -13,13 +13,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
 from walferry.embedded import processes
-from walferry.embedded.processes import ServerProcess
+from walferry.embedded.processes import ServerProcess, Servers
 from walferry.errors import TransientError, WalferryError
 
 HOST = "127.0.0.1"
@@ -29,7 +28,7 @@ BOOT_DEADLINE_S = 180.0
 
 
 @dataclass
-class Airflow:
+class Airflow(Servers):
     """One Airflow: its home `directory` (database, logs, secrets; mode 700), its DAGs folder, and its port.
 
     `config` is the airflow.cfg; `environment` adds variables to those of the servers and their tasks.
@@ -89,14 +88,6 @@ class Airflow:
         """End all components and the tasks they run. Repeating it does nothing."""
         servers, self.servers = list(self.servers.values()), {}
         processes.stop(servers)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def command(self, *arguments: str) -> str:
         """Run the `airflow` command and return its stdout. Raises WalferryError with the end of the output."""

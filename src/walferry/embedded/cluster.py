@@ -18,14 +18,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from xml.sax.saxutils import escape
 
 import requests
 
 from walferry.embedded import jars, processes
-from walferry.embedded.processes import ServerProcess
+from walferry.embedded.processes import ServerProcess, Servers
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.settings import EmbeddedServers, ZooKeeperSession
@@ -119,7 +117,7 @@ class Ports:
 
 
 @dataclass
-class MiniCluster:
+class MiniCluster(Servers):
     """One cluster in `directory`: its configuration, data, logs and running servers.
 
     A cluster started in a directory with data uses that data. `hbase_site` and `hdfs_site` override the properties set
@@ -284,14 +282,6 @@ class MiniCluster:
     def stop(self) -> None:
         """End all servers and wait until they have exited; their data stays. A second call does nothing."""
         shut_down(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def _conf(self) -> Path:

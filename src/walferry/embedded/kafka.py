@@ -15,13 +15,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from walferry.embedded import jars, processes
 from walferry.embedded.certificates import Authority
 from walferry.embedded.cluster import HOST, LOG4J, more_jvm_flags
-from walferry.embedded.processes import ServerProcess
+from walferry.embedded.processes import ServerProcess, Servers
 from walferry.errors import WalferryError
 
 BOOT_DEADLINE_S = 120.0
@@ -102,7 +100,7 @@ _AUTHORIZER = {
 
 
 @dataclass
-class Broker:
+class Broker(Servers):
     """One broker in `directory`: its configuration, data and log. A broker booted in a directory with data uses it."""
 
     directory: Path
@@ -190,14 +188,6 @@ class Broker:
             tail = "\n".join((answer.stdout + answer.stderr).splitlines()[-15:])
             raise WalferryError(f"{main} {' '.join(arguments)} failed with {answer.returncode}:\n{tail}")
         return answer.stdout
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def _conf(self) -> Path:

@@ -17,9 +17,11 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -92,6 +94,20 @@ class ServerProcess:
                 what = "is not ready in time" if alive else "ended while it was starting"
                 raise WalferryError(f"{self.name} {what}; the end of {self.log}:\n{self.tail()}")
             time.sleep(0.2)
+
+
+class Servers(ABC):
+    """Servers that end with a `with` block, however it ends."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End them. A second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
 
 
 class Leash:

@@ -10,12 +10,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from walferry.embedded import processes
 from walferry.embedded.cluster import more_jvm_flags
-from walferry.embedded.processes import ServerProcess
+from walferry.embedded.processes import ServerProcess, Servers
 from walferry.errors import UsageError, WalferryError
 
 HOST = "127.0.0.1"
@@ -27,7 +26,7 @@ _FORGET_APPS = " ".join(f"-Dspark.worker.cleanup.{key}={value}" for key, value i
 
 
 @dataclass
-class SparkCluster:
+class SparkCluster(Servers):
     """A master and `workers` workers with one core and 1 GiB each; keeps all their files below `directory`."""
 
     directory: Path
@@ -92,11 +91,6 @@ class SparkCluster:
     def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _start(self, name: str, kind: str, *arguments: str) -> ServerProcess:
         home = spark_home()

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -31,17 +30,6 @@ from walferry.streams.kafka.sink import Shard, Sink
 from walferry.streams.kafka.topics import StreamTopics
 
 PARTITIONS = 3
-_numbers = count()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"changes-{os.getpid()}-{next(_numbers)}"
-
-
-@pytest.fixture
-def settings(broker: Broker) -> KafkaSettings:
-    return KafkaSettings(bootstrap=broker.address)
 
 
 @pytest.fixture

@@ -49,11 +49,6 @@ def lay(source: MiniCluster, broker: Broker, table: str, tmp_path: Path) -> Iter
         streamer.end()
 
 
-@pytest.fixture
-def admin(broker: Broker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.address})
-
-
 def create(admin: AdminClient, name: str, partitions: int, **config: str) -> None:
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)

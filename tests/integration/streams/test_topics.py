@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from itertools import count
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -16,23 +15,6 @@ from walferry.streams.kafka.positions import Owner
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.kafka.sink import Shard, Sink
 from walferry.streams.kafka.topics import look, prepare
-
-_numbers = count()
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topics-{os.getpid()}-{next(_numbers)}"
-
-
-@pytest.fixture
-def settings(broker: Broker) -> KafkaSettings:
-    return KafkaSettings(bootstrap=broker.address)
-
-
-@pytest.fixture
-def admin(broker: Broker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.address})
 
 
 def create(admin: AdminClient, name: str, partitions: int = 1, **config: str) -> None:
