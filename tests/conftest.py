@@ -13,11 +13,12 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from booting import laid_out
+from booting import CHEAP_JVM, laid_out
 from outcome import pytest_sessionfinish as pytest_sessionfinish
 from walferry.embedded import processes
 from walferry.embedded.cluster import MiniCluster, boot, shut_down
 from walferry.embedded.environment import Environment
+from walferry.embedded.kafka import Broker
 from walferry.settings import EmbeddedServers
 
 TESTS = Path(__file__).parent
@@ -90,3 +91,12 @@ def source(clusters: tuple[MiniCluster, MiniCluster]) -> MiniCluster:
 def target(clusters: tuple[MiniCluster, MiniCluster]) -> MiniCluster:
     """The cluster that tables are moved to; shared by all tests, so each uses table names of its own."""
     return clusters[1]
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A real Kafka broker; shared by all tests, so each uses topics of its own, and boots it again after a kill."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WALFERRY_JVM_FLAGS", CHEAP_JVM)
+        with Broker.start(tmp_path_factory.mktemp("kafka")) as started:
+            yield started

@@ -13,6 +13,7 @@ from walferry.clock import now_ms, steady_s
 from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.replay.keeping import protect
+from walferry.replay.keeping.obstacles import folder_obstacle, peer_obstacles
 from walferry.replay.log.cut import start_fence
 from walferry.replay.rights.pace import Pace
 from walferry.run.notes.throttle import throttle_of
@@ -103,15 +104,19 @@ def plan_stream(run: StreamRun) -> dict[str, Any]:
 
 def _require_source(spec: ResolvedStreamSpec, source: HBaseClient) -> None:
     """Raise UsageError unless the source's files can be read, and HBase grants what a stream needs."""
-    root = spec.source.address().root_path
-    if file_system(spec.source).status(root) is None:
-        raise UsageError(f"source: {root} does not exist on its file system; check rootdir and webhdfs")
+    address, files = spec.source.address(), file_system(spec.source)
+    if files.status(address.root_path) is None:
+        raise UsageError(f"source: {address.root_path} does not exist on its file system; check rootdir and webhdfs")
     if missing := [table for table in spec.tables if not source.table_exists(table)]:
         raise UsageError(f"there is no table {', '.join(missing)} at the source", tables=missing)
     if lacking := source.lacking_rights(("ADMIN",), spec.tables):
         raise UsageError(
             f"HBase does not grant {source.address.user} {', '.join(lacking)}; grant it, or name another `user`"
         )
+    if (misplaced := folder_obstacle(source, files, address.wal_path)) is not None:
+        raise UsageError(f"source: {misplaced}")
+    if obstacles := list(peer_obstacles(source)):
+        raise UsageError(f"a stream needs a replication peer, which keeps the log: {'; '.join(obstacles)}")
 
 
 def _recorded(spec: ResolvedStreamSpec, plan: Mapping[str, Any] | None) -> dict[str, int | None]:

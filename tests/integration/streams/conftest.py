@@ -1,23 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from booting import CHEAP_JVM
+from integration.streams.streamers import Lay, Streamer, lay_out
+from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.kafka import Broker
 from walferry.streams.kafka.settings import KafkaSettings
-
-
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A real Kafka broker; shared by all tests, so each uses topics of its own, and boots it again after a kill."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WALFERRY_JVM_FLAGS", CHEAP_JVM)
-        with Broker.start(tmp_path_factory.mktemp("kafka")) as started:
-            yield started
 
 
 @pytest.fixture
@@ -35,3 +28,17 @@ def admin(broker: Broker) -> AdminClient:
 def topic() -> str:
     """A name that no other topic has."""
     return f"topic-{uuid4().hex}"
+
+
+@pytest.fixture
+def lay(source: MiniCluster, broker: Broker, tmp_path: Path) -> Iterator[Lay]:
+    """Lays out a stream of tables, whose processes and peer are gone at the end."""
+    laid: list[Streamer] = []
+
+    def one(*tables: str, bootstrap: str = "", **more: object) -> Streamer:
+        laid.append(lay_out(tmp_path, source, bootstrap or broker.address, list(tables), **more))
+        return laid[-1]
+
+    yield one
+    for streamer in laid:
+        streamer.end()

@@ -58,7 +58,8 @@ class Call:
 
     changes: list[Change]
     is_repeated: bool
-    """the client did not know how it ended and has sent it again: the log may have it, or parts of it, several times"""
+    """the client did not know how it ended and has sent it again: the log may have it, or parts of it, several times or
+    in another order"""
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Journal:
 class Client(HBaseClient):
     """A client that tells whether it may have sent an edit twice."""
 
-    repeats = 0
+    attempts = repeats = 0
     is_cautious = False
     """one refused edit of a batch hides how the others ended, so every edit counts that was sent again"""
 
@@ -84,6 +85,7 @@ class Client(HBaseClient):
         return self
 
     def location_failed(self, table: str, error: TransientError, attempt: int) -> None:
+        self.attempts += 1
         self.repeats += self.is_cautious or not isinstance(error, RegionNotServedError)  # which has changed nothing
         super().location_failed(table, error, attempt)
 
@@ -119,7 +121,7 @@ class Writer:
             self._delete(self._rows[0])
 
     def _send(self, *edits: Edit) -> None:
-        before, deadline = self._client.repeats, time.monotonic() + DEADLINE_S
+        before, deadline = self._tries(edits), time.monotonic() + DEADLINE_S
         while True:
             try:
                 self._client.mutate(self._table, [mutation for _, mutation, _ in edits])
@@ -132,7 +134,13 @@ class Writer:
         for row, _, changes in edits:
             by_row[row] += changes
         for row, changes in by_row.items():
-            self._journal.rows[row].append(Call(changes, self._client.repeats > before))
+            self._journal.rows[row].append(Call(changes, self._tries(edits) > before))
+
+    def _tries(self, edits: Sequence[Edit]) -> int:
+        """Rises when what the log has of these edits is not certain. If a region closes in the middle of a batch, the
+        client sends the refused edits again, those of one row perhaps behind later ones."""
+        is_ordered = len({row for row, _, _ in edits}) == len(edits)
+        return self._client.repeats if is_ordered else self._client.repeats + self._client.attempts
 
     def _value(self) -> bytes:
         return f"{self._name}-{next(self._numbers)}".encode()

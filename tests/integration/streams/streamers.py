@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,12 @@ class Streamer:
         assert process.poll() is None, self.said()
         return process
 
+    def write_spec(self, **changed: Any) -> None:
+        """Write the spec, with these keys changed; None: with the key's default."""
+        self.keys |= changed
+        spec = {key: value for key, value in self.keys.items() if value is not None}
+        (self.folder / "stream.yaml").write_text(yaml.safe_dump(spec))
+
     def launch(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Begin a command in a process group of its own; what it says goes to `out` and `err` with its number."""
         number = len(self.processes)
@@ -99,8 +106,8 @@ class Streamer:
         return Ledger.open(f"sqlite:///{self.folder / 'ledger.db'}", actor="tester")
 
     def record(self, ledger: Ledger) -> RunRecord | None:
-        """The stream's run; None if there is none yet."""
-        return next((run for run in ledger.runs() if run.name == self.name), None)
+        """The stream's newest run; None if there is none yet."""
+        return next((run for run in reversed(ledger.runs()) if run.name == self.name), None)
 
     def end(self) -> None:
         """kill -9 of all processes; what the stream made at the source is removed."""
@@ -132,7 +139,10 @@ def lay_out(folder: Path, source: MiniCluster, bootstrap: str, tables: list[str]
         "topic": f"{name}.{{table}}", "create_topics": {"partitions": PARTITIONS, "replication": 1}, "max_lag": 8,
         **more,
     }  # fmt: skip
-    (folder / "stream.yaml").write_text(
-        yaml.safe_dump({key: value for key, value in keys.items() if value is not None})
-    )
-    return Streamer(folder, keys, bootstrap)
+    streamer = Streamer(folder, keys, bootstrap)
+    streamer.write_spec()
+    return streamer
+
+
+Lay = Callable[..., Streamer]
+"""the fixture `lay`: given tables and more keys"""

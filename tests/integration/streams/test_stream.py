@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,15 +15,13 @@ import pytest
 from booting import CHEAP_JVM
 from integration.migration.moves import unique
 from integration.streams.judging import SPLIT_KEYS, Client, Journal, Writer, wait_until, writing
-from integration.streams.streamers import Streamer, lay_out
+from integration.streams.streamers import Lay
 from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.kafka import Broker
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
 
 pytestmark = pytest.mark.cluster
-
-Lay = Callable[..., Streamer]
 
 
 @pytest.fixture
@@ -36,20 +34,6 @@ def make_table(at_source: HBaseClient) -> Callable[[], str]:
         return name
 
     return make
-
-
-@pytest.fixture
-def lay(source: MiniCluster, broker: Broker, tmp_path: Path) -> Iterator[Lay]:
-    """Lays out a stream of tables, whose processes and peer are gone at the end."""
-    laid: list[Streamer] = []
-
-    def one(*tables: str, bootstrap: str = "", **more: object) -> Streamer:
-        laid.append(lay_out(tmp_path, source, bootstrap or broker.address, list(tables), **more))
-        return laid[-1]
-
-    yield one
-    for streamer in laid:
-        streamer.end()
 
 
 def move_some(client: HBaseClient, table: str, dice: random.Random, times: int) -> None:

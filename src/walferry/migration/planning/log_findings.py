@@ -13,50 +13,23 @@ from walferry.errors import (
     WalKeyError,
 )
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.server_pages import some_settings
-from walferry.hbase.versions import By
 from walferry.migration.planning.finding import Finding
 from walferry.replay.keeping.by_copies import try_writing
+from walferry.replay.keeping.obstacles import folder_obstacle, peer_obstacles
 from walferry.replay.keeping.retention import TTL, retention_of
 from walferry.storage import FileSystem, Local
 from walferry.wal.copies import as_url, open_folder
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
 
-REPLICATION = "hbase.replication"
-WAL_DIR = "hbase.wal.dir"
 LEAST_TTL_SECONDS = 120.0
 """copying the source's WALs is risky if their time to live is shorter"""
 
 
 def peer_findings(source: HBaseClient) -> Iterator[Finding]:
     """What prevents the run from using a replication peer."""
-    instead = "`protect: stage` needs no peer"
-    if not source.release.has_endpoint:
-        yield Finding(
-            "refuse", "protect", f"region servers of HBase {source.version()} may lack the class that the run's peer "
-            "names, and could not start again while it is there; those of 1.5 to 1.7, and of 2.2 and newer, have it. "
-            f"{instead}",
-        )  # fmt: skip
-    if source.release.queues is not By.ZOOKEEPER:
-        yield Finding(
-            "refuse", "protect", "the source keeps its replication queues in a table, which walferry cannot read "
-            f"yet, so it cannot check whether the WALs are kept. {instead}",
-        )  # fmt: skip
-    if source.release.replication_may_be_off and _replication_is_off(source):
-        yield Finding(
-            "refuse", "protect", f"{REPLICATION} is false at the source: its region servers keep nothing for a peer. "
-            f"{instead}",
-        )  # fmt: skip
-    if source.peers_may_change() is False:
-        yield Finding(
-            "refuse", "protect", "replication peers cannot be changed at the source now, so none can keep its WALs; "
-            f"allow it (peer_modification_switch true in HBase's shell). {instead}",
-        )  # fmt: skip
-
-
-def _replication_is_off(source: HBaseClient) -> bool:
-    return any(found.get(REPLICATION) == "false" for found in some_settings(source))
+    for obstacle in peer_obstacles(source):
+        yield Finding("refuse", "protect", f"{obstacle}. `protect: stage` needs no peer")
 
 
 def stage_findings(url: str, source: HBaseClient, wals: Sequence[WalFile], keep_hours: float) -> Iterator[Finding]:
@@ -106,16 +79,9 @@ def _growth(wals: Sequence[WalFile], keep_hours: float) -> str:
 
 
 def wal_folder_findings(source: HBaseClient, files: FileSystem, root: str) -> Iterator[Finding]:
-    """Check that live servers keep their logs below `root`: it may be the folder from before hbase.wal.dir was set.
-
-    HBase writes recovered.edits, WALs/, oldWALs/ and corrupt/ below hbase.wal.dir since 1.4 (HBASE-17437).
-    """
-    servers = source.servers()
-    if any(files.status(f"{root}/WALs/{server.name}") is not None for server in servers):
-        return
-    known = next(filter(None, (source.settings(server) for server in servers)), {}).get(WAL_DIR)
-    where = f"its {WAL_DIR} is {known}" if known else f"if {WAL_DIR} is set in its hbase-site.xml"
-    yield Finding("refuse", "source", f"{root}/WALs has no folder of a live region server; {where}: set `waldir` to it")
+    """Check that live servers keep their logs below `root`."""
+    if (obstacle := folder_obstacle(source, files, root)) is not None:
+        yield Finding("refuse", "source", obstacle)
 
 
 def codec_findings(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Finding]:

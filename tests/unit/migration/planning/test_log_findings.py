@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from unit.formats.wal_builder import TRAILER, header
 from unit.migration.planning.versions import of_version
-from walferry.hbase.client import HBaseClient
-from walferry.hbase.zookeeper import Server
 from walferry.migration.planning.log_findings import codec_findings, peer_findings, wal_folder_findings
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
@@ -61,49 +57,17 @@ def test_the_newest_log_with_a_header_tells_the_codec(tmp_path: Path) -> None:
     assert list(codec_findings(Local(), str(tmp_path), [])) == []
 
 
-@pytest.mark.parametrize(
-    ("known", "where"),
-    [
-        ({"hbase.wal.dir": "hdfs://nn/wal"}, "its hbase.wal.dir is hdfs://nn/wal: set `waldir` to it"),
-        ({}, "if hbase.wal.dir is set in its hbase-site.xml: set `waldir` to it"),
-        (None, "if hbase.wal.dir is set in its hbase-site.xml: set `waldir` to it"),
-    ],
-)
-def test_a_folder_without_logs_of_a_live_server_is_refused(
-    known: dict[str, str] | None, where: str, tmp_path: Path
-) -> None:
-    server = Server("rs", 1, 2)
-    client = cast(HBaseClient, SimpleNamespace(servers=lambda: [server], settings=lambda server: known))
-    (tmp_path / "WALs" / "rs,1,1").mkdir(parents=True)  # left by an earlier life of the server
-    (finding,) = wal_folder_findings(client, Local(), str(tmp_path))
-    assert (finding.level, finding.subject) == ("refuse", "source")
-    assert finding.message == f"{tmp_path}/WALs has no folder of a live region server; {where}"
+def test_logs_elsewhere_are_refused(tmp_path: Path) -> None:
+    (found,) = wal_folder_findings(of_version("2.6.3"), Local(), str(tmp_path))
+    assert (found.level, found.subject) == ("refuse", "source")
+    assert "has no folder of a live region server" in found.message
     logs(tmp_path, header())
-    assert list(wal_folder_findings(client, Local(), str(tmp_path))) == []
+    assert list(wal_folder_findings(of_version("2.6.3"), Local(), str(tmp_path))) == []
 
 
-@pytest.mark.parametrize("version", ["1.2.0-cdh5.16.2", "1.4.13", "2.0.6", "2.1.10"])
-def test_a_source_whose_servers_may_lack_the_peers_class_is_refused(version: str) -> None:
-    (found,) = peer_findings(of_version(version))
-    assert found.level == "refuse"
+def test_a_source_whose_log_no_peer_can_keep_is_refused_with_the_other_way() -> None:
+    (found,) = peer_findings(of_version("2.1.10"))
+    assert (found.level, found.subject) == ("refuse", "protect")
     assert "could not start again" in found.message
-    assert "`protect: stage` needs no peer" in found.message
-
-
-@pytest.mark.parametrize("version", ["1.5.0", "1.7.2", "2.2.0", "2.3.7"])
-def test_a_source_whose_servers_have_the_peers_class_is_no_finding(version: str) -> None:
-    assert list(peer_findings(of_version(version))) == []
-
-
-def test_replication_that_is_off_before_2_0_is_refused() -> None:
-    (found,) = peer_findings(of_version("1.7.2", {"hbase.replication": "false"}))
-    assert (found.level, found.subject) == ("refuse", "protect")
-    assert "hbase.replication is false at the source" in found.message
-    assert list(peer_findings(of_version("1.7.2", {"hbase.replication": "true"}))) == []
-    assert list(peer_findings(of_version("2.6.3", {"hbase.replication": "false"}))) == [], "2.x has no such switch"
-
-
-def test_a_source_with_its_queues_in_a_table_is_refused() -> None:
-    (found,) = peer_findings(of_version("3.0.0"))
-    assert (found.level, found.subject) == ("refuse", "protect")
-    assert "replication queues in a table" in found.message
+    assert found.message.endswith("have it. `protect: stage` needs no peer")
+    assert list(peer_findings(of_version("2.6.3"))) == []
