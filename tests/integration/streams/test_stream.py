@@ -20,6 +20,7 @@ from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.kafka import Broker
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
+from walferry.run.heartbeat import NOTE
 
 pytestmark = pytest.mark.cluster
 
@@ -134,6 +135,10 @@ def test_a_process_that_was_suspended_while_another_took_over_adds_nothing_and_e
         assert len(said) == 1, said
         assert said[0].startswith(f"error: another process has taken over stream {streamer.name}-1: this one ends")
         assert code == 1
+        with streamer.ledger() as ledger:
+            notes = ledger.of(f"{streamer.name}-1").notes.named(NOTE)
+        at_work = {label: facts["pid"] for label, (facts, _) in notes.items()}
+        assert at_work == dict.fromkeys(("", "stream"), streamer.processes[-1].pid)
         judge.await_more(count)
     judge.require(journal, table=table)
     assert streamer.processes[-1].poll() is None, streamer.said()
