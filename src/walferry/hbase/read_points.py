@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from walferry.errors import TransientError
@@ -43,10 +44,12 @@ def read_points(client: Calls, asked: Sequence[tuple[str, Region]], *, attempts:
     named = [(Server.parse(name), region) for name, region in asked]
 
     def point(one: tuple[Server, Region]) -> int | None:
-        return _served(lambda: _point(client, *one), attempts)
+        there = replace(one[1], server=one[0])
+        answer = served(lambda: open_at_read_point(client, there, close=True), attempts)
+        return None if answer is None else answer.mvcc_read_point
 
     def runs(server: Server) -> bool:
-        return _served(lambda: _running(client, server), attempts) == server
+        return served(lambda: _running(client, server), attempts) == server
 
     pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read point")
     try:
@@ -58,8 +61,8 @@ def read_points(client: Calls, asked: Sequence[tuple[str, Region]], *, attempts:
     return [found if server in running else None for (server, _), found in zip(named, points, strict=True)]
 
 
-def _served(ask: Callable[[], T], attempts: int) -> T | None:
-    """The answer; None if the region, or any server, is not there."""
+def served(ask: Callable[[], T], attempts: int) -> T | None:
+    """The answer to a question about a region at a certain server; None if the region, or any server, is not there."""
 
     def call() -> T | None:
         try:
@@ -73,24 +76,28 @@ def _served(ask: Callable[[], T], attempts: int) -> T | None:
     return retry_call(call, attempts=attempts)
 
 
-def _point(client: Calls, server: Server, region: Region) -> int:
+def open_at_read_point(client: Calls, region: Region, *, close: bool = False) -> pb.ScanResponse:
+    """Open a scanner of a region, at its `server`, that is not asked for rows, and close it at once if wanted. The
+    answer has its read point, its id and its lease (`ttl`, ms). Raises RemoteError if the server tells no read point.
+    """
+    assert region.server is not None
     row = region.start
     request = pb.ScanRequest(
         region=region.specifier,
         scan=pb.Scan(start_row=row, stop_row=row + b"\0", time_range=_NO_TIME, cache_blocks=False),
         number_of_rows=0,
-        close_scanner=True,
+        close_scanner=close,
     )
     answer, _ = client.pool.call(
-        server.address, "ClientService", "Scan", request, pb.ScanResponse, timeout_s=client.timeout_s
+        region.server.address, "ClientService", "Scan", request, pb.ScanResponse, timeout_s=client.timeout_s
     )
     if not answer.HasField("mvcc_read_point"):
         raise RemoteError(
-            f"{server.name} does not tell the read point of region {region.encoded} of {region.table}; "
+            f"{region.server.name} does not tell the read point of region {region.encoded} of {region.table}; "
             "HBase does so since 1.4: upgrade it",
-            server=server.address, method="ClientService.Scan", region=region.encoded,
+            server=region.server.address, method="ClientService.Scan", region=region.encoded,
         )  # fmt: skip
-    return answer.mvcc_read_point
+    return answer
 
 
 def _running(client: Calls, server: Server) -> Server:

@@ -40,6 +40,9 @@ class _Query:
     max_result_bytes: int
     rows: pb.Filter | None = None
     since_ms: int | None = None
+    read_point: int | None = None
+    with_stop: bool = False
+    cached: bool = False
 
 
 def scan_raw(
@@ -68,6 +71,17 @@ def scan(
     max_result_bytes: int = MAX_RESULT_BYTES,
 ) -> Iterator[bytes]:
     return _scan(client, table, start, stop, _Query(families, False, max_versions, max_result_bytes))
+
+
+def rows_as_of(client: Calls, region: Region, rows: Sequence[bytes], read_point: int) -> Iterator[bytes]:
+    """Blocks of the cells of these rows, which must be in order, that a reader with this MVCC read point sees.
+
+    The region must be at its `server`. One attempt. How far back a server can tell: `walferry.hbase.past_rows`.
+    """
+    picked = _filter_of(rows) if len(rows) > 1 else None
+    # From a row to the same row, both included, is a Get to the server: it asks the Bloom filters (Scan.isGetScan).
+    query = _Query(None, False, 1, MAX_RESULT_BYTES, picked, read_point=read_point, with_stop=True, cached=True)
+    return _scan_region(client, region, rows[0], rows[-1], query)
 
 
 def _filter_of(rows: Sequence[bytes]) -> pb.Filter:
@@ -114,9 +128,10 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
         scan=pb.Scan(
             start_row=start,
             stop_row=stop,
+            include_stop_row=query.with_stop,
             column=[pb.Column(family=family.encode()) for family in query.families or ()],
             max_versions=query.max_versions,
-            cache_blocks=False,
+            cache_blocks=query.cached,
             max_result_size=query.max_result_bytes,
             filter=query.rows,
             time_range=None if query.since_ms is None else pb.TimeRange(**{"from": query.since_ms}),
@@ -124,6 +139,8 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
             attribute=[pb.NameBytesPair(name="_raw_", value=b"\xff")] if query.raw else [],
         ),
     )
+    if query.read_point is not None:
+        request.scan.mvcc_read_point = query.read_point
     scanner_id: int | None = None
     pending, row = BytesIO(), b""  # the first cells of a row that the server has not sent completely, and its key
     sequence = 0
