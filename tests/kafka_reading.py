@@ -16,6 +16,8 @@ class Seen:
     key: bytes | None
     value: bytes | None
     headers: object
+    created_ms: int
+    """when its producer was given it"""
 
 
 def read(address: str, topic: str, partitions: int, *, committed: bool = True, timeout_s: float = 30) -> list[Seen]:
@@ -42,7 +44,7 @@ def read(address: str, topic: str, partitions: int, *, committed: bool = True, t
             if error is None:
                 partition = message.partition()
                 assert partition is not None
-                seen.append(Seen(partition, message.key(), message.value(), message.headers()))
+                seen.append(Seen(partition, message.key(), message.value(), message.headers(), message.timestamp()[1]))
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(message.partition())
         return seen

@@ -264,7 +264,7 @@ class Judge:
                 partition = one.partition()
                 if one.error() is None and b'"cells":' in (one.value() or b""):
                     assert partition is not None
-                    self._seen.append(Seen(partition, one.key(), one.value(), one.headers()))
+                    self._seen.append(Seen(partition, one.key(), one.value(), one.headers(), one.timestamp()[1]))
             if len(messages) < 1000:
                 break
         return self._seen
