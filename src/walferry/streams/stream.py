@@ -280,6 +280,9 @@ def _pass_on(run: StreamRun, turn: Turn, follower: Follower, account: Account, h
         if wait_s := pace.take(*owed):
             time.sleep(min(wait_s, LOOK_SECONDS))
             continue
+        if any(owed):  # it counts now, so the next pass waits until it is paid off
+            owed = 0, 0
+            continue
         passed = follower.pass_once()
         owed = passed.cells, passed.bytes
         held += account.add(passed)

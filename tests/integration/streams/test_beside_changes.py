@@ -66,6 +66,7 @@ def test_large_messages_and_bulk_loads_keep_their_place_among_changes_and_a_thro
 
     for value in (b"c", b"d" * 10 * MOST_BYTES, b"e"):
         put(at_source, table, value)
+    judge.await_more(3)
     loaded = load_file(source, at_source, table, ROW)
     put(at_source, table, b"f")
     judge.await_more(4)
