@@ -21,7 +21,7 @@ class Seen:
 
 
 def read(address: str, topic: str, partitions: int, *, committed: bool = True, timeout_s: float = 30) -> list[Seen]:
-    """Every message of a topic up to its end, in the order of each partition."""
+    """Every message of a topic up to the end that it has now, in the order of each partition."""
     settings = {
         "bootstrap.servers": address,
         "group.id": "reader",
@@ -31,7 +31,9 @@ def read(address: str, topic: str, partitions: int, *, committed: bool = True, t
     }
     consumer = Consumer(settings)
     try:
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
+        places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
+        ends = [consumer.get_watermark_offsets(place, timeout=timeout_s)[1] for place in places]
+        consumer.assign(places)
         seen: list[Seen] = []
         ended: set[int | None] = set()
         deadline = time.monotonic() + timeout_s
@@ -45,6 +47,8 @@ def read(address: str, topic: str, partitions: int, *, committed: bool = True, t
                 partition = message.partition()
                 assert partition is not None
                 seen.append(Seen(partition, message.key(), message.value(), message.headers(), message.timestamp()[1]))
+                if (message.offset() or 0) + 1 >= ends[partition]:  # while much is sent, no end is told
+                    ended.add(partition)
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(message.partition())
         return seen

@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "apply": GROUND - {"ledger"} | {"spark", "background", "settings"},
     "replay": GROUND | {"background", "settings", "run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
-    "streams": GROUND | {"background", "settings", "run", "apply", "replay"},
+    "streams": GROUND | {"background", "settings", "snapshots", "run", "apply", "replay"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
     "checks": {"errors", "amounts", "background"},
     "cutover": GROUND | {"background", "run", "spark", "apply", "replay", "migration", "checks"},

@@ -22,7 +22,7 @@ app = typer.Typer(
 for verb in (
     runs.plan, runs.start, runs.status, runs.ready, runs.pause, runs.resume, runs.throttle,
     runs.abort, replay.replay, pairs.verify, comparisons.accept, comparisons.accept_numbers, late.late,
-    repairs.repair, repairs.copy_again, repairs.withdraw, streams.stream,
+    repairs.repair, repairs.copy_again, repairs.withdraw, streams.stream, streams.send_again,
     runs.report,
 ):  # fmt: skip
     app.command()(verb)

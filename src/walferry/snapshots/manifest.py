@@ -54,6 +54,13 @@ class StoreFile:
         match = _HFILE.match(self.paths[0].rpartition("/")[2])
         return int(match["sequence"]) if match and match["sequence"] else None
 
+    def highest_number(self, file: HFile) -> int | None:
+        """The greatest sequence number of which its store had flushed all cells when the file was written: its
+        MAX_SEQ_ID_KEY; None if it has none, or was bulk-loaded."""
+        found = file.info.get(b"MAX_SEQ_ID_KEY")
+        loaded = self.bulk_sequence is not None or b"BULKLOAD_TIMESTAMP" in file.info
+        return None if found is None or loaded else int.from_bytes(found, "big")
+
     def open(self, files: FileSystem, count: Callable[[int], None] = lambda size: None) -> HFile:
         """Open the file wherever it is now; `count` is called with the number of bytes read.
 
@@ -92,6 +99,8 @@ class SnapshotRegion:
     start: bytes
     end: bytes
     files: tuple[StoreFile, ...]
+    region_id: int = 0
+    """RegionInfo.region_id"""
 
 
 def read_manifest(files: FileSystem, root: str, name: str) -> pb.SnapshotDataManifest:
@@ -136,6 +145,7 @@ def snapshot_regions(root: str, manifest: pb.SnapshotDataManifest) -> list[Snaps
                 for family in region.family_files
                 for file in family.store_files
             ),
+            region.region_info.region_id,
         )
         for region in manifest.region_manifests
         if not (region.region_info.offline and region.region_info.split)

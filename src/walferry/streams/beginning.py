@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from walferry.errors import UsageError
@@ -17,6 +17,8 @@ from walferry.streams.kafka.sink import Sink
 from walferry.streams.message.events import schema_digest
 from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions, TableSent
 from walferry.streams.ordering.stays import NEVER, LogPlace
+from walferry.streams.snapshot.records import Snapshots, Step, TableSnapshot
+from walferry.streams.snapshot.taking import snapshot_name
 from walferry.streams.stream_run import StreamRun
 from walferry.wal.offsets import GroupPosition
 
@@ -25,7 +27,7 @@ log = logging.getLogger(__name__)
 
 def begin(run: StreamRun, sink: Sink) -> StreamPositions:
     """The positions to go on from, which Kafka then has, too: those of the sink or, for a new epoch, those of the run's
-    start fence. Tables that they lack join the stream at a fence of their own.
+    start fence. Tables that they lack join the stream at a fence of their own, with a snapshot if the spec wants one.
 
     Raises UsageError for positions of a later epoch, TransientError if the log cannot be cut.
     """
@@ -37,13 +39,21 @@ def begin(run: StreamRun, sink: Sink) -> StreamPositions:
             epoch=before.epoch,
         )
     known = before
+    snapshots = rows = Snapshots.of_records(sink.positions)
+    begun: Collection[str] = before.tables
     if before.epoch < run.spec.epoch or not sink.positions:
         if sink.positions:
             log.info("epoch %d begins at the fence of this run; epoch %d ends", run.spec.epoch, before.epoch)
-        known = _at_start_fence(run)
+        known, snapshots, begun = _at_start_fence(run), Snapshots(), ()
     if joining := [table for table in run.source_tables if table not in known.tables]:
         known = _with(run, known, joining)
-    sink.commit(known.changed(before))
+    if run.spec.snapshot:
+        first = {
+            table: TableSnapshot(Step.TAKING, snapshot_name(run.run_id, table))
+            for table in known.tables if table not in begun
+        }  # fmt: skip
+        snapshots = replace(snapshots, tables={**snapshots.tables, **first})
+    sink.commit(known.changed(before) | snapshots.changed(rows))
     return known
 
 

@@ -24,12 +24,13 @@ from walferry.formats.wal import EntryBatch
 from walferry.hbase.client import HBaseClient
 from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.storage import FileSystem
+from walferry.streams.delivery import Sender
 from walferry.streams.ordering.order import RegionOrder
-from walferry.streams.ordering.regions import KnownRegions
+from walferry.streams.ordering.regions import KnownRegions, origins
 from walferry.streams.ordering.repeated import require_written_again
 from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions
 from walferry.streams.ordering.stays import NEVER, LogPlace, Taken
-from walferry.streams.sending import Refused, Sender, Sending
+from walferry.streams.sending import Refused, Sending
 from walferry.wal.files import WalFile, find_wal, live_file, parse_wal_name
 from walferry.wal.live_tail import LiveTail
 from walferry.wal.offsets import BatchLimits, CertainListing, FileSpan, GroupPosition, Offset, missing
@@ -81,7 +82,7 @@ class Passed:
     """of the entries sent; filters may have left some of them out"""
     read_bytes: int
     covered_ms: int | None
-    """everything acknowledged that was written before this moment is sent; None: not known"""
+    """everything acknowledged that was written before this moment is sent, but for held tables; None: not known"""
     refused: tuple[Refused, ...] = ()
 
 
@@ -99,9 +100,10 @@ class Follower:
         known: KnownRegions,
         positions: StreamPositions,
         held: Collection[str] = (),
+        held_tables: Collection[str] = (),
     ) -> None:
         """`tables`: as the log names them. `positions`: where to begin. `held`: regions to hold from their first entry
-        that was not sent."""
+        that was not sent; `held_tables`: tables whose regions are all held so."""
         self._source = source
         self._files = files
         self._root = root
@@ -117,11 +119,13 @@ class Follower:
         """of each group, the files from the first one that is not sent whole"""
         before = {group: read.read for group, read in positions.groups.items()}
         first_number = FIRST_SEQUENCE if source.release.opens_past_closing else NEVER
-        self._order = RegionOrder(before, known.share_rows, first_number)
+        self._held_tables = frozenset(held_tables)
+        self._order = RegionOrder(before, known.share_rows, first_number, held_tables)
         for region, sent in positions.regions.items():
             self._order.know(sent.table, region, sent.server, sent.number, sent.incarnation)
-        for region in set(held) & positions.regions.keys():
-            self._order.hold(region, {}, positions.regions[region].number)
+        for region, sent in positions.regions.items():
+            if region in held or sent.table in held_tables:
+                self._order.hold(region, {}, sent.number)
         self.tallies: dict[str, dict[str, Tally]] = {}
         """by file and table, of files that were read from their beginning; the caller drops files it needs no more"""
         self._rolled: dict[str, float] = {}
@@ -159,7 +163,7 @@ class Follower:
             self._forget_gone()
         if self._order.waiting_bytes > MOST_WAITING_BYTES:
             raise TransientError("too many entries wait for their order to be known")
-        covered = began_ms if whole and not self._order.unsent() else None
+        covered = began_ms if whole and not self._order.unsent(besides=self._held_tables) else None
         size = sum(span.stop - span.start for span in end.spans) if end is not start else 0
         return Passed(sent.messages, sent.bytes, sent.cells, size, covered, tuple(sent.refused))
 
@@ -169,6 +173,7 @@ class Follower:
         begun = {span.file for span in spans if not span.start}
         self.tallies |= {file: {} for file in begun}
         for one in found:
+            self._known.note_origins(origins(one.batch, one.picked))
             if one.file in self.tallies:
                 count(one, self.tallies[one.file])
         return found
@@ -256,7 +261,10 @@ class Follower:
                 position = GroupPosition(place.number, place.offset, ahead=tuple(numbers))
             self._numbers[group] = {n for n in self._numbers[group] if n >= position.number}
             groups[group] = GroupRead(position, read)
-        regions = {name: RegionSent(*known, self._known.rows_of(name)) for name, known in self._order.sent().items()}
+        regions = {
+            name: RegionSent(*known, self._known.rows_of(name), self._known.origin(name))
+            for name, known in self._order.sent().items()
+        }  # fmt: skip
         tables = {
             name: replace(table, schema=self._sending.schemas.get(name, ""))
             for name, table in self._committed.tables.items()

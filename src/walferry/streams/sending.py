@@ -5,67 +5,22 @@ An entry is sent whole or not at all. If a message of it cannot be sent, its reg
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from walferry.errors import DamagedInputError
 from walferry.formats.markers import Marker
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.storage import FileSystem
+from walferry.streams.delivery import Delivery
 from walferry.streams.message import events
 from walferry.streams.message.changes import Form, Messages, messages
 from walferry.streams.ordering.stays import LogPlace, Opened, Taken
+from walferry.streams.snapshot.covered import Covered
 
 log = logging.getLogger(__name__)
-
-OVERHEAD_BYTES = 512
-"""of a message, beside key and value: its headers, and what Kafka adds"""
-
-
-class Sender(Protocol):
-    """Sends messages in transactions (`streams.kafka.sink.Sink`)."""
-
-    def send(
-        self, topic: str, partition: int, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]] | None
-    ) -> None:
-        """Send a message in the transaction, which begins with the first one."""
-
-    def commit(self, changed: Mapping[str, bytes | None]) -> int:
-        """Record positions in the transaction and commit it. Returns the number of messages."""
-
-
-@dataclass(frozen=True)
-class Topic:
-    """Where a table's messages go."""
-
-    name: str
-    partitions: int
-    most_bytes: int
-    """of one message"""
-
-
-@dataclass(frozen=True)
-class Claims:
-    """A folder for messages that are larger than their topic takes; the topic gets a message that names the file."""
-
-    files: FileSystem
-    folder: str
-    """without a trailing slash"""
-
-    def put(self, name: str, content: bytes) -> str:
-        """Keep a message, and return its path. The same name always has the same content, so it is kept once."""
-        path = f"{self.folder}/{name}"
-        if self.files.status(path) is None:
-            begun = f"{path}.begun"
-            self.files.write(begun, [content], overwrite=True)
-            self.files.rename(begun, path)
-        return path
 
 
 @dataclass(frozen=True)
@@ -104,26 +59,25 @@ class Sending:
     def __init__(
         self,
         form: Form,
-        topics: Mapping[str, Topic],
-        sink: Sender,
+        delivery: Delivery,
         *,
         describe: Callable[[str], TableDescriptor | None],
         tells_new_history: bool,
         schemas: Mapping[str, str],
-        claims: Claims | None = None,
         left_out: Collection[tuple[str, int]] = (),
+        covered: Covered | None = None,
     ) -> None:
-        """`topics`: by table. `describe`: the present descriptor of a table, None if it does not exist.
+        """`describe`: the present descriptor of a table, None if it does not exist.
         `tells_new_history`: an incarnation can only mean that the table was truncated, or created again.
-        `left_out`: entries, by file and offset, that a person has decided to leave out."""
+        `left_out`: entries, by file and offset, that a person has decided to leave out. `covered`: what of the log the
+        snapshots have that were sent."""
         self._form = form
-        self._topics = topics
-        self._sink = sink
+        self._delivery = delivery
         self._describe = describe
         self._tells_new_history = tells_new_history
         self.schemas = dict(schemas)
-        self._claims = claims
         self._left_out = frozenset(left_out)
+        self._covered = covered
 
     def send(self, passed: Sequence[Taken | Opened], incarnation: Callable[[str], int]) -> Sent:
         """Send what a pass has passed on, in its order. `incarnation`: of a region."""
@@ -146,14 +100,28 @@ class Sending:
         of_code = {code: incarnation(one.batch.regions[code].decode()) for code in _regions(one)}
         if not one.batch.edits[one.picked[0]]:
             self._marker(one, of_code, sent)
-            return
+        elif self._covered is None or not self._covered.has_some(one):
+            self._send_edits(self._form, one, of_code, sent)
+        else:
+            for part, families in self._covered.parts(one):
+                if families is None:
+                    _note_last(part, sent)
+                    continue
+                selection = replace(self._form.selection, without=families)
+                part = _without_held(part, sent.held)
+                self._send_edits(replace(self._form, selection=selection), part, of_code, sent)
+
+    def _send_edits(self, form: Form, one: Taken, incarnations: Mapping[int, int], sent: Sent) -> None:
         while len(one.picked):
             codes = one.batch.region[one.picked]
-            made = messages(self._form, one.batch, one.picked, np.array([of_code[c] for c in codes.tolist()], np.int32))
-            claims, refused = self._fit(one, made)
-            if refused is None:
-                self._send_all(one, made, claims, sent)
+            numbers = np.array([incarnations[code] for code in codes.tolist()], np.int32)
+            made = messages(form, one.batch, one.picked, numbers)
+            fitting = self._delivery.fit(form, one.batch, made)
+            if not fitting.refused:
+                self._send_all(one, made, fitting.claims, sent)
                 return
+            number = min(fitting.refused)
+            refused = _refused(one, int(made.entry[number]), fitting.refused[number])
             one = self._held(one, refused, sent)
 
     def _held(self, one: Taken, refused: Refused, sent: Sent) -> Taken:
@@ -163,51 +131,8 @@ class Sending:
         mine = one.batch.region[one.picked] == one.batch.regions.index(refused.region.encode())
         return one.only(one.picked[~mine | (one.batch.sequence_number[one.picked] < refused.sequence_number)])
 
-    def _fit(self, one: Taken, made: Messages) -> tuple[dict[int, bytes], Refused | None]:
-        """The messages that go by claim check, as they are sent, and the first entry that cannot be sent."""
-        batch, reasons, claims = one.batch, dict(made.refused), dict[int, bytes]()
-        sizes = np.diff(made.key_ends) + np.diff(made.value_ends) + OVERHEAD_BYTES
-        limits = np.array([self._topic(name).most_bytes for name in batch.tables] or [0])
-        for number in np.flatnonzero(sizes > limits[batch.table[made.entry]]).tolist():
-            if number in reasons:
-                continue
-            limit = int(limits[batch.table[made.entry[number]]])
-            claimed = self._claimed(one, made, number)
-            if claimed is None or len(claimed) + len(made.key(number)) + OVERHEAD_BYTES > limit:
-                reasons[number] = (
-                    f"the message has {int(sizes[number])} bytes, and its topic takes {limit}: raise the topic's "
-                    "max.message.bytes, or set large_messages"
-                )
-            else:
-                claims[number] = claimed
-        if not reasons:
-            return claims, None
-        number = min(reasons)
-        return claims, _refused(one, int(made.entry[number]), reasons[number])
-
-    def _claimed(self, one: Taken, made: Messages, number: int) -> bytes | None:
-        """The message that stands for a large one, which is in a file; None without a folder for it."""
-        if self._claims is None:
-            return None
-        content = made.value(number)
-        table, region = one.batch.table_and_region(int(made.entry[number]))
-        position = dict(made.headers(number))["position"].decode()
-        topic = self._topics[table].name
-        path = self._claims.put(f"{topic}/{self._form.epoch}/{region}/{position}.json", content)
-        value = json.loads(content)
-        del value["cells"]
-        value["claim"] = {"path": path, "bytes": len(content), "sha256": sha256(content).hexdigest()}
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
     def _send_all(self, one: Taken, made: Messages, claims: Mapping[int, bytes], sent: Sent) -> None:
-        tables = one.batch.table[made.entry]
-        topics = [self._topic(name) for name in one.batch.tables]
-        counts = np.array([topic.partitions for topic in topics] or [1])
-        partitions = (made.hash % counts[tables]).tolist()
-        send = self._sink.send
-        for number, (table, partition) in enumerate(zip(tables.tolist(), partitions, strict=True)):
-            value = claims.get(number) or made.value(number)
-            send(topics[table].name, partition, made.key(number), value, made.headers(number))
+        self._delivery.send(one.batch, made, claims)
         sent.messages += len(made)
         sent.bytes += int(made.value_ends[-1])
         sent.cells += int(one.batch.cell_count[one.picked].sum())
@@ -215,6 +140,9 @@ class Sending:
 
     def _marker(self, one: Taken, incarnations: Mapping[int, int], sent: Sent) -> None:
         entry = int(one.picked[0])
+        if self._covered is not None and self._covered.has_load(one.batch, entry):
+            _note_last(one, sent)
+            return
         table, _ = one.batch.table_and_region(entry)
         reason = "a marker of a kind that this version of walferry does not know"
         if one.batch.marker[entry] == Marker.BULK_LOAD:
@@ -231,7 +159,8 @@ class Sending:
 
     def _opened(self, one: Opened, described: dict[str, TableDescriptor | None], sent: Sent) -> None:
         """Send the events of a region that has opened."""
-        if one.begins and self._tells_new_history:
+        known = self._covered is not None and self._covered.has_opening(one.table, one.region)
+        if one.begins and self._tells_new_history and not known:
             self._to_all(
                 one.table, events.new_history(self._form, one.table, one.region, one.number, one.incarnation), sent
             )
@@ -246,13 +175,7 @@ class Sending:
 
     def _to_all(self, table: str, message: events.Message, sent: Sent) -> None:
         """Send an event to every partition of a table's topic."""
-        topic = self._topics[table]
-        for partition in range(topic.partitions):
-            self._sink.send(topic.name, partition, message.key, message.value, message.headers)
-        sent.messages += topic.partitions
-
-    def _topic(self, table: bytes) -> Topic:
-        return self._topics.get(table.decode(), _NO_TOPIC)
+        sent.messages += self._delivery.to_all(table, message)
 
     def _without(self, one: Taken, sent: Sent) -> Taken:
         """The entries without those that a person has decided to leave out."""
@@ -263,9 +186,6 @@ class Sending:
         log.warning("%d entries of %s are left out, as a person has decided", int(leave.sum()), one.file)
         _note_last(one.only(one.picked[leave]), sent)
         return one.only(one.picked[~leave])
-
-
-_NO_TOPIC = Topic("", 1, 2**31)
 
 
 def _by_kind(one: Taken) -> Iterator[Taken]:

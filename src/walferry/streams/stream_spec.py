@@ -107,6 +107,17 @@ class StreamSpec(BaseModel):
         description="Folder for messages that are larger than their topic takes: webhdfs://host:port/path, or a path. "
         "The topic then gets a message that names the file. null: such a message holds its region, in quarantine.",
     )
+    snapshot: bool = Field(
+        title="Rows first",
+        default=False,
+        description="Send the rows that a table has when it joins the stream, from a snapshot, before its changes.",
+    )
+    resolved: float = Field(
+        title="Resolved times, in seconds",
+        default=10,
+        ge=0,
+        description="Each partition is told so often up to which moment everything was sent; 0: never.",
+    )
     max_lag: int = Field(
         title="Largest lag, in seconds",
         default=30,

@@ -28,6 +28,7 @@ from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.start import start_stream
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.stream_spec import StreamSpec, parse_stream_spec
+from walferry.streams.turn import Turn
 
 HBASE = {
     "conn_type": "hbase", "host": "127.0.0.1", "port": 1,
@@ -176,7 +177,7 @@ def test_a_task_whose_run_was_aborted_before_is_skipped(book: Ledger, dag_run: A
 def test_a_task_whose_stream_another_process_has_taken_over_is_skipped_and_not_tried_again(
     book: Ledger, dag_run: Any, planned: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def overtaken(run: StreamRun, turn: following.Turn) -> None:
+    def overtaken(run: StreamRun, turn: Turn) -> None:
         book.of(run.run_id).phases.start("stream")
         turn.require()
 

@@ -17,13 +17,14 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
 from walferry.storage import Local
+from walferry.streams.delivery import Delivery, Topic
 from walferry.streams.follower import Follower, Passed
 from walferry.streams.message.changes import Form
 from walferry.streams.ordering.regions import KnownRegions
 from walferry.streams.ordering.repeated import OldNumberError
 from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions, TableSent
 from walferry.streams.ordering.stays import LogPlace
-from walferry.streams.sending import Sending, Topic
+from walferry.streams.sending import Sending
 from walferry.wal import live_tail
 from walferry.wal import open as opening
 from walferry.wal.offsets import GroupPosition
@@ -92,10 +93,8 @@ class Streamed:
     def restart(self) -> None:
         source, kafka = cast(HBaseClient, self.source), self.kafka
         positions = StreamPositions.of_records(kafka.records)
-        sending = Sending(
-            Form("c", 1), {"t1": Topic("topic", 1, 10_000)}, kafka, describe=lambda table: None,
-            tells_new_history=True, schemas={},
-        )  # fmt: skip
+        delivery = Delivery({"t1": Topic("topic", 1, 10_000)}, kafka)
+        sending = Sending(Form("c", 1), delivery, describe=lambda table: None, tells_new_history=True, schemas={})
         known = KnownRegions(source, {REGION: (b"", b"")})
         known.learn("t1", [REGION])
         self.follower = Follower(source, Local(), str(self.root), ["t1"], sending, kafka, known, positions)

@@ -15,11 +15,12 @@ from unit.streams.message.naive_messages import Cell, Entry, batch_of
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor, new_table, table_name
 from walferry.storage import Local
+from walferry.streams.delivery import Claims, Delivery, Topic
 from walferry.streams.message.changes import Form
 from walferry.streams.message.events import schema_digest
 from walferry.streams.message.model import ClaimedChange
 from walferry.streams.ordering.stays import LogPlace, Opened, Taken
-from walferry.streams.sending import Claims, Sending, Sent, Topic
+from walferry.streams.sending import Sending, Sent
 
 TABLE = new_table("t1", {"f": {}})
 
@@ -69,11 +70,14 @@ def taken(entries: Sequence[Entry], number: int = 5) -> Taken:
     return Taken("g", "s", number, batch, np.arange(len(batch)), True)
 
 
-def sending(sink: Recorder, *, most_bytes: int = 2000, partitions: int = 2, **more: Any) -> Sending:
+def sending(
+    sink: Recorder, *, most_bytes: int = 2000, partitions: int = 2, claims: Claims | None = None, **more: Any
+) -> Sending:
     known: dict[str, Any] = {
         "describe": lambda table: TABLE, "tells_new_history": True, "schemas": {"t1": schema_digest(TABLE)},
     }  # fmt: skip
-    return Sending(Form("c", 1), {"t1": Topic("topic", partitions, most_bytes)}, sink, **(known | more))
+    delivery = Delivery({"t1": Topic("topic", partitions, most_bytes)}, sink, claims)
+    return Sending(Form("c", 1), delivery, **(known | more))
 
 
 def sent(sink: Recorder, passed: Sequence[Taken | Opened], **more: Any) -> Sent:

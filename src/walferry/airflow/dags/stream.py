@@ -38,8 +38,8 @@ MOST_STREAMS = 100
 FOR_EVER = 1_000_000
 """retries of the task `stream`: whatever kills it, it goes on"""
 KEYS = (
-    "name", "source", "kafka", "tables", "topic", "create_topics", "bytes_as", "families", "columns", "rows", "decode",
-    "large_messages", "max_lag", "positions", "epoch", "throttle", "source_requests",
+    "name", "source", "kafka", "tables", "topic", "create_topics", "snapshot", "bytes_as", "families", "columns",
+    "rows", "decode", "large_messages", "resolved", "max_lag", "positions", "epoch", "throttle", "source_requests",
 )  # fmt: skip
 PARAMS = spec_params(model=StreamSpec, keys=KEYS, defaults={"name": "stream", "tables": []})
 
@@ -95,7 +95,8 @@ def stream(run: str) -> str:
     The task is skipped if another process takes the stream over, and not tried again.
     """
     from walferry.run.run import RunEndedError
-    from walferry.streams.stream import StreamTakenOverError, follow
+    from walferry.streams.stream import follow
+    from walferry.streams.turn import StreamTakenOverError
 
     with stream_step(run) as opened:
         try:

@@ -12,6 +12,7 @@ from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import submitted
 from walferry.run.notes.copying_again import waits_for_copying
 from walferry.run.notes.shut_gate import shut_gate_noted
+from walferry.run.notes.table_snapshots import sends_rows
 from walferry.run.notes.waits import waits_for
 from walferry.run.phases import Phase, Waits, phases_of, steps
 from walferry.run.progress.comparing_ahead import left_to_compare
@@ -55,7 +56,9 @@ def _streaming(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -
     lag = lag_of(ledger)
     measured = f"lag {lag.seconds:.0f} s" if lag.seconds is not None else lag.unknown
     name: StateName = "following" if caught_up(ledger) else "catching up"
-    return state_at(name, f"changes are sent to Kafka: {measured}", stream, run)
+    rows = sends_rows(ledger)
+    cause = f"changes are sent to Kafka: {measured}"
+    return state_at(name, f"{cause}; {rows}" if rows else cause, stream, run)
 
 
 def with_wait(ledger: RunLedger, state: State) -> State:

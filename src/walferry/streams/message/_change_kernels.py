@@ -35,6 +35,8 @@ cells; the number of its first one among all picked cells; why it is refused, wi
 FINE, UNKNOWN_TYPE, WIDE_INCARNATION, WIDE_SEQUENCE_NUMBER, WIDE_INDEX, NOT_DECODED = range(6)
 INCARNATION_BITS, SEQUENCE_NUMBER_BITS, INDEX_BITS = 7, 40, 16
 """of a version, from high to low"""
+LAST_INDEX = (1 << INDEX_BITS) - 1
+"""of the rows of a snapshot; entries of the log have lower ones"""
 
 PUT, DELETE_VERSION, DELETE_COLUMN = 4, 8, 12  # CellType
 _NAMES = {
@@ -84,7 +86,7 @@ def is_name(buffer, start, length, names, at, end):  # type: ignore[no-untyped-d
 @kernel()
 def takes_row(buffer, cell, selected):  # type: ignore[no-untyped-def]
     """Whether the row of the cell is in one of the selected ranges; an empty stop is the end of the table."""
-    names, _, _, ranges = selected
+    names, _, _, ranges, _ = selected
     start, length = cell + 14, int16_at(buffer, cell + 12)
     for i in range(len(ranges)):
         first, stop, end = ranges[i]
@@ -98,10 +100,13 @@ def takes_row(buffer, cell, selected):  # type: ignore[no-untyped-def]
 @kernel()
 def takes_cell(buffer, cell, selected):  # type: ignore[no-untyped-def]
     """Whether a located cell is of a selected family or column. What deletes a family deletes its columns, too."""
-    names, families, columns, _ = selected
+    names, families, columns, _, without = selected
+    family, length = cell[FAMILY_START, 0], cell[FAMILY_LENGTH, 0]
+    for i in range(len(without)):
+        if is_name(buffer, family, length, names, without[i, 0], without[i, 1]):
+            return False
     if len(families) == 0 and len(columns) == 0:
         return True
-    family, length = cell[FAMILY_START, 0], cell[FAMILY_LENGTH, 0]
     for i in range(len(families)):
         if is_name(buffer, family, length, names, families[i, 0], families[i, 1]):
             return True
@@ -147,7 +152,7 @@ def refusal(incarnation, sequence_number, index):  # type: ignore[no-untyped-def
         return WIDE_INCARNATION, incarnation
     if sequence_number < 0 or sequence_number >= 1 << SEQUENCE_NUMBER_BITS:
         return WIDE_SEQUENCE_NUMBER, sequence_number
-    if index >= 1 << INDEX_BITS:
+    if index >= LAST_INDEX:
         return WIDE_INDEX, index
     return FINE, np.int64(0)
 

@@ -1,7 +1,8 @@
 """Entries of HBase's log as messages for Kafka: one for each row that a client wrote, in JSON (docs/streams.md).
 
 An entry is what one batch of a client wrote to one region at once. Each run of consecutive cells of one row in it
-becomes a message; a row that is named twice apart in a batch becomes two.
+becomes a message; a row that is named twice apart in a batch becomes two. A row of a snapshot is written as an entry,
+too.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class BytesAs(StrEnum):
 
 @dataclass(frozen=True)
 class Selection:
-    """Which cells messages have: those of the families and the columns, in the row ranges. Each empty tuple: all.
+    """Which cells messages have: those of the families and the columns, in the row ranges. Each empty tuple: all; but
+    none of the families in `without`.
 
     A column is (family, qualifier). A range is [start, stop); an empty stop is the end of the table. Markers that
     delete a family, or a version of it, pass if one of its columns is selected, since they delete that column.
@@ -49,13 +51,15 @@ class Selection:
     families: tuple[bytes, ...] = ()
     columns: tuple[tuple[bytes, bytes], ...] = ()
     rows: tuple[tuple[bytes, bytes], ...] = ()
+    without: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
 class Form:
     """What messages look like: the source's name in them, the epoch of their positions, the form of bytes.
 
-    `decode` replaces the values of puts. It is called for each of them, so it costs more than all the rest.
+    `decode` replaces the values of puts. It is called for each of them, so it costs more than all the rest. `snapshot`:
+    the messages are the rows of a snapshot of this name, and their index is the last one that there is.
     """
 
     cluster: str
@@ -63,6 +67,7 @@ class Form:
     bytes_as: BytesAs = BytesAs.BASE64
     selection: Selection = Selection()
     decode: Decode | None = None
+    snapshot: str | None = None
 
 
 def headers_of(epoch: int, incarnation: int, sequence_number: int, index: int) -> list[tuple[str, bytes]]:
@@ -152,6 +157,8 @@ def messages(form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarn
         chosen,
     )  # fmt: skip
     runs = runs[:count]
+    if form.snapshot is not None:
+        runs[:, kernels.INDEX] = kernels.LAST_INDEX
     refused = _refusals(runs)
     decoded = _decoded(form.decode, entries, runs, chosen, refused) if form.decode else _NOT_DECODED
     fixed = _fixed(form, entries)
@@ -188,16 +195,19 @@ _Texts = tuple[Bytes, Int64s, Int64s]
 _NOT_DECODED = (np.empty(0, np.uint8), np.empty(0, np.int64))
 
 
-def _selected(selection: Selection) -> tuple[Bytes, Int64s, Int64s, Int64s]:
-    """The names one after the other; where each family, column (two names) and row range (two rows) is in them."""
+def _selected(selection: Selection) -> tuple[Bytes, Int64s, Int64s, Int64s, Int64s]:
+    """The names one after the other; where each family, column (two names), row range (two rows) and family to leave
+    out is in them."""
     pairs = [*selection.columns, *selection.rows]
-    names = [*selection.families, *(name for pair in pairs for name in pair)]
+    single = [*selection.families, *selection.without]
+    names = [*single, *(name for pair in pairs for name in pair)]
     ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
     families, columns = len(selection.families), len(selection.columns)
-    spans = np.stack([ends[:-1], ends[1:]], axis=1) if names else np.empty((0, 2), np.int64)
-    of_pairs = [[ends[at], ends[at + 1], ends[at + 2]] for at in range(families, len(names), 2)]
+    spans = np.stack([ends[:-1], ends[1:]], axis=1)[: len(single)] if names else np.empty((0, 2), np.int64)
+    of_pairs = [[ends[at], ends[at + 1], ends[at + 2]] for at in range(len(single), len(names), 2)]
     triples = np.array(of_pairs, np.int64).reshape(len(pairs), 3)
-    return np.frombuffer(b"".join(names), np.uint8), spans[:families], triples[:columns], triples[columns:]
+    joined = np.frombuffer(b"".join(names), np.uint8)
+    return joined, spans[:families], triples[:columns], triples[columns:], spans[families:]
 
 
 def _fixed(form: Form, entries: EntryBatch) -> tuple[_Texts, _Texts, _Texts, _Texts]:
@@ -207,13 +217,14 @@ def _fixed(form: Form, entries: EntryBatch) -> tuple[_Texts, _Texts, _Texts, _Te
         return b'{"table":%s,"row":' % _json(name.decode())
 
     start = b'{"schema":%d,"cluster":%s,' % (SCHEMA, _json(form.cluster))
+    mark = b"" if form.snapshot is None else b'"snapshot":%s,' % _json(form.snapshot)
     return (
         _texts(entries.table, entries.tables, of_table),
         _texts(entries.table, entries.tables, lambda name: start + of_table(name)[1:]),
         _texts(
             entries.region,
             entries.regions,
-            lambda name: b',"region":%s,"sequence_number":' % _json(name.decode()),
+            lambda name: b',"region":%s,%b"sequence_number":' % (_json(name.decode()), mark),
         ),
         _texts(
             entries.clusters,

@@ -53,6 +53,21 @@ def new_history(form: Form, table: str, region: str, number: int, incarnation: i
     return _message(form, _Place(table, region, number, incarnation), None, {"kind": "truncate"})
 
 
+def snapshot_begins(form: Form, table: str, snapshot: str, taken_ms: int) -> Message:
+    """The event that precedes the rows of a snapshot."""
+    return _notice(form, table, {"kind": "snapshot_begins", "snapshot": snapshot, "taken": taken_ms})
+
+
+def snapshot_ends(form: Form, table: str, snapshot: str, rows: int) -> Message:
+    """The event that follows the rows of a snapshot, of which there were so many."""
+    return _notice(form, table, {"kind": "snapshot_ends", "snapshot": snapshot, "rows": rows})
+
+
+def resolved(form: Form, table: str, time_ms: int) -> Message:
+    """The event that says that everything written before a moment was sent."""
+    return _notice(form, table, {"kind": "resolved", "time": time_ms})
+
+
 def schema_digest(descriptor: TableDescriptor) -> str:
     """Differs when an event of the table's schema would."""
     return sha256(_json(_described(descriptor))).hexdigest()[:16]
@@ -74,6 +89,12 @@ def _message(form: Form, place: _Place, write_time: int | None, event: Mapping[s
     }  # fmt: skip
     key = {"table": place.table, "event": event["kind"]}
     return Message(_json(key), _json(value), headers_of(form.epoch, place.incarnation, place.number, 0))
+
+
+def _notice(form: Form, table: str, event: Mapping[str, Any]) -> Message:
+    """An event without a place in the history of rows."""
+    value = {"schema": SCHEMA, "cluster": form.cluster, "table": table, "epoch": form.epoch, "event": event}
+    return Message(_json({"table": table, "event": event["kind"]}), _json(value), [("epoch", b"%d" % form.epoch)])
 
 
 def _described(descriptor: TableDescriptor) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Delete(Cell):
     )
 
 
-class _Message(BaseModel):
+class _FromTable(BaseModel):
     """What all messages have in common."""
 
     model_config = ConfigDict(frozen=True)
@@ -62,11 +62,16 @@ class _Message(BaseModel):
     )
     cluster: str = Field(description="the source, by the name that its stream has for it")
     table: str = Field(description="name of the table; behind its namespace and a colon unless that is `default`")
+    epoch: int = Field(description="positions are comparable within an epoch")
+
+
+class _Message(_FromTable):
+    """What messages with a place in the history of rows have in common."""
+
     region: str = Field(description="encoded name of the region that took the write, or that showed the event")
     sequence_number: int = Field(
         ge=0, lt=1 << 40, description="of the log entry; all messages of one entry have the same one"
     )
-    epoch: int = Field(description="positions are comparable within an epoch")
     position: tuple[
         Annotated[int, Field(ge=0, lt=1 << 7)],
         Annotated[int, Field(ge=0, lt=1 << 40)],
@@ -77,18 +82,23 @@ class _Message(BaseModel):
 class _RowMessage(_Message):
     row: str | OtherBytes = Field(description="the row key")
     write_time: int = Field(description="ms since 1970 (UTC), by the region server's clock")
+    snapshot: str | None = Field(
+        default=None,
+        description="name of the snapshot that the row is of: the message has all that was stored of the row then, and "
+        "`write_time` is when the snapshot was taken; left out in changes",
+    )
     cluster_ids: tuple[str, ...] = Field(
         description="UUIDs of clusters that the edit was on before, if replication brought it; otherwise empty"
     )
 
 
 class Change(_RowMessage):
-    """What one batch of a client wrote to one row."""
+    """What one batch of a client wrote to one row, or what a snapshot has of it."""
 
     model_config = ConfigDict(frozen=True, title="Change")
 
     cells: tuple[Annotated[Put | Delete, Field(discriminator="kind")], ...] = Field(
-        min_length=1, description="in the order of the log"
+        min_length=1, description="in the order of the log; of a snapshot in the order of a store"
     )
 
 
@@ -156,4 +166,43 @@ class TableEvent(_Message):
     write_time: int | None = Field(description="ms since 1970 (UTC); null where the log does not say it")
     event: Annotated[BulkLoad | Truncated | SchemaChanged, Field(discriminator="kind")] = Field(
         description="what happened"
+    )
+
+
+class SnapshotBegins(BaseModel):
+    """The rows of a snapshot follow, each with its name; they stand for all changes before it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["snapshot_begins"] = Field(description="the kind of event")
+    snapshot: str = Field(description="name of the snapshot")
+    taken: int = Field(description="ms since 1970 (UTC), by the master's clock: changes before it are in the snapshot")
+
+
+class SnapshotEnds(BaseModel):
+    """All rows of the snapshot were sent; the changes after it follow."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["snapshot_ends"] = Field(description="the kind of event")
+    snapshot: str = Field(description="name of the snapshot")
+    rows: int = Field(ge=0, description="how many rows were sent, in all partitions together")
+
+
+class Resolved(BaseModel):
+    """Everything that was written to the table before a moment has been sent."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["resolved"] = Field(description="the kind of event")
+    time: int = Field(description="ms since 1970 (UTC), by the clock of the stream's machine")
+
+
+class Notice(_FromTable):
+    """Where a stream is; it is in every partition of the topic."""
+
+    model_config = ConfigDict(frozen=True, title="Notice")
+
+    event: Annotated[SnapshotBegins | SnapshotEnds | Resolved, Field(discriminator="kind")] = Field(
+        description="what the stream has done"
     )

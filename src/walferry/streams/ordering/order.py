@@ -52,13 +52,18 @@ class RegionOrder:
         before: Mapping[str, LogPlace] | None = None,
         share_rows: Callable[[str, str], bool | None] = lambda one, other: None,
         first_number: int = FIRST_SEQUENCE,
+        held_tables: Collection[str] = (),
     ) -> None:
         """`before`: for each WAL group, how far it was read when the known numbers were recorded. `share_rows`: whether
         two regions of a table have a row in common; None if unknown. `first_number`: a region that opens at or below it
-        was created from scratch; -1 if the source's numbers do not tell."""
+        was created from scratch; -1 if the source's numbers do not tell. `held_tables`: regions of them that are
+        not known yet are held from their first entry."""
         self._before = dict(before or {})
         self._share_rows = share_rows
         self._first_number = first_number
+        self._held_tables = frozenset(held_tables)
+        self._not_begun: set[str] = set()
+        """regions that were first seen while their table is held"""
         self._regions: dict[str, RegionStays] = {}
         self._busy: set[str] = set()
         self._pass = 0
@@ -73,13 +78,14 @@ class RegionOrder:
 
     def sent(self) -> dict[str, tuple[str, str, int, int]]:
         """For each known region its table, the server of the stay that is passed on ("" for none), the number of the
-        last entry passed on, and the incarnation."""
+        last entry passed on, and the incarnation. Of regions that were first seen while their table is held, nothing is
+        known yet."""
         return {
             name: (
                 known.table, known.stays[0].server if known.current and known.stays else "", known.sent,
                 known.incarnation,
             )
-            for name, known in self._regions.items()
+            for name, known in self._regions.items() if name not in self._not_begun
         }  # fmt: skip
 
     def incarnation(self, region: str) -> int:
@@ -157,10 +163,13 @@ class RegionOrder:
         self._find_successors(read_points, found, whole=whole)
         return found
 
-    def unsent(self) -> dict[str, LogPlace]:
-        """For each WAL group the first entry that was read but not passed on; groups without one are left out."""
+    def unsent(self, besides: Collection[str] = ()) -> dict[str, LogPlace]:
+        """For each WAL group the first entry that was read but not passed on, of other tables than `besides`; groups
+        without one are left out."""
         found: dict[str, LogPlace] = {}
         for name in self._busy:
+            if self._regions[name].table in besides:
+                continue
             for group, place in self._regions[name].places():
                 found[group] = min(place, found.get(group, place))
         return found
@@ -195,7 +204,11 @@ class RegionOrder:
             name = batch.regions[code].decode()
             known = self._regions.get(name)
             if known is None:
-                known = self._regions[name] = RegionStays(batch.tables[batch.table[picked[codes == code][0]]].decode())
+                table = batch.tables[batch.table[picked[codes == code][0]]].decode()
+                known = self._regions[name] = RegionStays(table)
+                if table in self._held_tables:
+                    known.held_from = {}
+                    self._not_begun.add(name)
                 self._busy.add(name)
             sent[code] = known.sent
             if not one.sealed:

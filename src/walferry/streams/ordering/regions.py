@@ -1,4 +1,4 @@
-"""The regions of a stream's tables: their rows, their read points, and which regions had their rows before."""
+"""The regions of a stream's tables: their rows, age and read points, and which regions had their rows before."""
 
 from __future__ import annotations
 
@@ -8,34 +8,66 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
 from walferry.errors import TransientError
+from walferry.formats.cells import cells_to_arrow, index_cells
+from walferry.formats.markers import Marker
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.formats.wal import EntryBatch
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.streams.ordering.order import Asked
+from walferry.streams.ordering.stays import Origin
 
 log = logging.getLogger(__name__)
 
 SERVERS_AT_ONCE = 4
 
-
 Rows = tuple[bytes, bytes]
 """a range of rows: [start, end), where an empty end is that of the table"""
+
+
+def origins(batch: EntryBatch, picked: npt.NDArray[np.intp]) -> dict[str, Origin]:
+    """The origins of the regions whose openings are among these entries, by encoded name."""
+    found = {}
+    for entry in picked[batch.marker[picked] == Marker.REGION_OPEN].tolist():
+        cell = cells_to_arrow(index_cells(batch.buffer[batch.cells_start[entry] : batch.end[entry]]))
+        with suppress(DecodeError, ValueError):
+            opened = pb.RegionEventDescriptor.FromString(cell["value"][0].as_py())
+            table, region = batch.table_and_region(entry)
+            start, _, rest = opened.region_name.removeprefix(f"{table},".encode()).rpartition(b",")
+            found[region] = Origin(start, int(rest.partition(b".")[0]))
+    return found
 
 
 class KnownRegions:
     """All regions of the tables that were ever seen, by encoded name. Not thread-safe."""
 
-    def __init__(self, source: HBaseClient, rows: Mapping[str, Rows]) -> None:
-        """`rows`: those of regions that were seen before."""
+    def __init__(
+        self, source: HBaseClient, rows: Mapping[str, Rows], known_origins: Mapping[str, Origin] | None = None
+    ) -> None:
+        """`rows` and `known_origins`: those of regions that were seen before."""
         self._source = source
         self._rows = dict(rows)
+        self._origins = dict(known_origins or {})
         self._regions: dict[str, Region] = {}
         self._unknown: set[str] = set()
 
     def rows_of(self, region: str) -> Rows | None:
         """The rows of a region; None if they are unknown."""
         return self._rows.get(region)
+
+    def origin(self, region: str) -> Origin | None:
+        """Where a region begins, and when it was made; None if that is unknown."""
+        return self._origins.get(region)
+
+    def note_origins(self, found: Mapping[str, Origin]) -> None:
+        """Keep what the log says of regions that have opened."""
+        self._origins |= found
 
     def share_rows(self, one: str, other: str) -> bool | None:
         """Whether two regions of a table have a row in common; None if the rows of one are unknown."""
@@ -74,6 +106,7 @@ class KnownRegions:
             for region in self._source.regions(table):
                 self._regions[region.encoded] = region
                 self._rows[region.encoded] = (region.start, region.end)
+                self._origins[region.encoded] = Origin(region.start, region.region_id)
                 found.add(region.encoded)
         return found
 

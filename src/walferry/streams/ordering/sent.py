@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from walferry.errors import WalferryError
-from walferry.streams.ordering.stays import LogPlace
+from walferry.streams.ordering.stays import LogPlace, Origin
 from walferry.wal.offsets import GroupPosition
 
 _GROUP, _REGION, _TABLE, _STREAM = "group ", "region ", "table ", "stream"
@@ -41,6 +41,8 @@ class RegionSent:
     """rises when the table's history starts over"""
     rows: tuple[bytes, bytes] | None
     """[start, end); None if they are not known"""
+    origin: Origin | None = None
+    """None if it is not known"""
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,12 @@ def _region_bytes(known: RegionSent) -> bytes:
     return _encoded(
         {
             "table": known.table, "server": known.server, "number": known.number, "incarnation": known.incarnation,
-            "rows": rows,
+            "rows": rows, "origin": known.origin and (known.origin.start.hex(), known.origin.region_id),
         }
     )  # fmt: skip
 
 
 def _region_of(value: dict[str, Any]) -> RegionSent:
     rows = value["rows"] and (bytes.fromhex(value["rows"][0]), bytes.fromhex(value["rows"][1]))
-    return RegionSent(value["table"], value["server"], value["number"], value["incarnation"], rows)
+    origin = value.get("origin") and Origin(bytes.fromhex(value["origin"][0]), value["origin"][1])
+    return RegionSent(value["table"], value["server"], value["number"], value["incarnation"], rows, origin)

@@ -23,6 +23,15 @@ class LogPlace(NamedTuple):
     offset: int
 
 
+class Origin(NamedTuple):
+    """What a region's name says."""
+
+    start: bytes
+    """its first row"""
+    region_id: int
+    """RegionInfo.region_id: when it was made, in ms; greater than those of the regions that had its rows before"""
+
+
 @dataclass(frozen=True)
 class Taken:
     """Entries of one WAL file, in its order: those of followed tables that hold data, openings and closings."""

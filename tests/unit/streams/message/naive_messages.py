@@ -122,6 +122,8 @@ def is_selected(selection: Selection, cell: Cell) -> bool:
     ranges = selection.rows or [(b"", b"")]
     if not any(start <= cell.row and (cell.row < stop or not stop) for start, stop in ranges):
         return False
+    if cell.family in selection.without:
+        return False
     if not selection.families and not selection.columns:
         return True
     of_family = cell.type in (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
@@ -166,6 +168,7 @@ RANGES = st.lists(st.tuples(ROWS, ROWS), max_size=2).map(tuple)
 SELECTIONS = st.builds(
     Selection, st.lists(FAMILIES, max_size=2).map(tuple),
     st.lists(st.tuples(FAMILIES, QUALIFIERS), max_size=3).map(tuple), RANGES,
+    st.lists(FAMILIES, max_size=1).map(tuple),
 )  # fmt: skip
 FORMS = st.builds(
     Form, st.sampled_from(["prod", 'a "b" ü']), st.integers(0, 2**40), st.sampled_from(BytesAs),

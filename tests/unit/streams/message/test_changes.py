@@ -219,12 +219,23 @@ def test_a_position_that_does_not_fit_into_a_version_is_refused(wide: Entry, rea
         found.headers(1)
 
 
-def test_the_65537th_row_of_an_entry_is_refused() -> None:
-    found = made(Form("prod", 1), [Entry([Cell(b"%d" % number) for number in range(65538)])])
+def test_the_65536th_row_of_an_entry_is_refused_since_that_index_is_the_snapshots() -> None:
+    found = made(Form("prod", 1), [Entry([Cell(b"%d" % number) for number in range(65537)])])
     assert {number: reason.partition(" does")[0] for number, reason in found.refused.items()} == {
-        65536: "number 65536 of the row in its entry", 65537: "number 65537 of the row in its entry",
+        65535: "number 65535 of the row in its entry", 65536: "number 65536 of the row in its entry",
     }  # fmt: skip
-    assert dict(found.headers(65535))["version"] == b"%d" % (1 << 16 | 65535)
+    assert dict(found.headers(65534))["version"] == b"%d" % (1 << 16 | 65534)
+
+
+def test_a_row_of_a_snapshot_is_marked_and_comes_after_every_change_of_its_number() -> None:
+    entries = [Entry([Cell(b"a")], 7), Entry([Cell(b"b"), Cell(b"b")], 8)]
+    changes, rows = made(Form("prod", 1), entries), made(Form("prod", 1, snapshot="s-1"), entries)
+    for number in range(2):
+        change, row = json.loads(changes.value(number)), json.loads(rows.value(number))
+        assert (row.pop("snapshot"), row.pop("position")) == ("s-1", [0, 7 + number, 65535])
+        assert change.pop("position") < [0, 7 + number, 65535]
+        assert change == row
+        assert rows.key(number) == changes.key(number)
 
 
 def test_a_cell_of_an_unknown_type_is_refused_with_its_message_only() -> None:

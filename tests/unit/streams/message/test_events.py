@@ -13,7 +13,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import new_table, table_name
 from walferry.streams.message import events
 from walferry.streams.message.changes import Form
-from walferry.streams.message.model import TableEvent
+from walferry.streams.message.model import Notice, TableEvent
 
 FORM = Form("c", 3)
 
@@ -67,3 +67,20 @@ def test_a_bulk_load_that_cannot_be_read_is_damage() -> None:
     cell = Cell(b"row", b"METAFAMILY", b"HBASE::BULK_LOAD", 1, value=b"\xff\xff\xff")
     with pytest.raises(DamagedInputError, match="file is damaged at byte"):
         events.bulk_load(FORM, batch_of([Entry([cell], 9)]), 0, 0, "file")
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (events.snapshot_begins(FORM, "t1", "s-1", 5), {"kind": "snapshot_begins", "snapshot": "s-1", "taken": 5}),
+        (events.snapshot_ends(FORM, "t1", "s-1", 7), {"kind": "snapshot_ends", "snapshot": "s-1", "rows": 7}),
+        (events.resolved(FORM, "t1", 9), {"kind": "resolved", "time": 9}),
+    ],
+)
+def test_a_notice_has_no_position_and_is_of_the_published_schema(event: events.Message, expected: Any) -> None:
+    value = json.loads(event.value)
+    jsonschema.validate(value, json.loads(written_schema("notice")[1]))
+    Notice.model_validate(value)
+    assert value["event"] == expected
+    assert json.loads(event.key) == {"table": "t1", "event": expected["kind"]}
+    assert dict(event.headers) == {"epoch": str(FORM.epoch).encode()}

@@ -17,7 +17,7 @@ from unit.json_shape import schema_of, undescribed, written_schema
 from unit.streams.message.naive_messages import ENTRIES, FORMS, KINDS, WRITTEN, Cell, Entry, compact, made, only
 from walferry.formats.cells import CellType
 from walferry.streams.message.changes import BytesAs, Form
-from walferry.streams.message.model import Change, ClaimedChange, TableEvent
+from walferry.streams.message.model import Change, ClaimedChange, Notice, TableEvent
 
 DOCS = Path(__file__).parents[4] / "docs" / "streams.md"
 
@@ -33,7 +33,8 @@ def test_each_message_is_of_the_published_schema_and_model(form: Form, entries: 
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [("change", Change), ("claimed-change", ClaimedChange), ("table-event", TableEvent)]
+    ("name", "model"),
+    [("change", Change), ("claimed-change", ClaimedChange), ("table-event", TableEvent), ("notice", Notice)],
 )
 def test_each_schema_is_its_models_and_describes_every_field(name: str, model: type[BaseModel]) -> None:
     path, text = written_schema(name)

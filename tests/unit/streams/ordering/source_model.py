@@ -10,7 +10,9 @@ import numpy as np
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.streams.ordering.order import RegionOrder
-from walferry.streams.ordering.stays import NEVER, LogPlace, Opened, Taken
+from walferry.streams.ordering.stays import NEVER, LogPlace, Opened, Origin, Taken
+from walferry.streams.snapshot.covered import Covered
+from walferry.streams.snapshot.records import RegionRows
 
 TABLE = b"t"
 
@@ -46,6 +48,8 @@ class Source:
         self.regions = {f"r{n}": Region(f"r{n}", self.servers[n % servers]) for n in range(regions)}
         self.parents: dict[str, tuple[str, ...]] = {}
         """of each region that came later, the regions that had its rows before"""
+        self.made = {name: number for number, name in enumerate(self.regions)}
+        """in which order the regions were made"""
         self._clock_ms = 0
 
     def alive(self) -> list[Server]:
@@ -96,6 +100,7 @@ class Source:
         for half in ("a", "b"):
             daughter = self.regions[name + half] = Region(name + half, None, region.number)
             self.parents[daughter.name] = (name,)
+            self.made[daughter.name] = len(self.made)
             self._open(daughter, server)
 
     def merge(self, one: str, other: str) -> None:
@@ -108,6 +113,7 @@ class Source:
         merged = Region(f"({one}+{other})", None, max(left.number, right.number))
         self.regions[merged.name] = merged
         self.parents[merged.name] = (one, other)
+        self.made[merged.name] = len(self.made)
         self._open(merged, server)
 
     def truncate(self) -> None:
@@ -123,6 +129,7 @@ class Source:
             region = Region(f"n{generation}.{number}", None, 0)
             self.regions[region.name] = region
             self.parents[region.name] = tuple(old[number :: len(alive)]) or tuple(old)
+            self.made[region.name] = len(self.made)
             self._open(region, server)
 
     def kill(self, server: Server, lost: int) -> None:
@@ -143,6 +150,24 @@ class Source:
                 others = (e.number for one in self.servers for e in one.log if e.region == region.name)
                 region.number = max(others, default=1)
                 self._open(region, alive[to % len(alive)])
+
+    def snapshot(self, meanwhile: Callable[[], None]) -> dict[str, int] | None:
+        """Flush the regions one by one; up to which number the snapshot has each. None: it failed, since regions have
+        changed, or one is not open."""
+        found = {}
+        for name in sorted(self.regions):
+            region = self.regions.get(name)
+            if region is None or not self._is_open(region):
+                return None
+            assert region.server is not None
+            self.sync(region.server)
+            found[name] = region.number
+            meanwhile()
+        return found if found.keys() == self.regions.keys() else None
+
+    def are_related(self, one: str, other: str) -> bool:
+        """Whether two regions have a row in common."""
+        return one == other or other in self.ancestors(one) or one in self.ancestors(other)
 
     def read_point(self, server_name: str, region_name: str) -> int | None:
         """What a server answers: the newest number of the region that is synced, if it has the region."""
@@ -201,16 +226,53 @@ class Streamer:
         }
         self._seen = set(source.regions)
         """regions that were in hbase:meta when it was looked at"""
+        self.holds = False
+        """the changes of the table are held"""
+        self.covered: Covered | None = None
+        self.left_out: list[Entry] = []
+        """entries that a snapshot has"""
         self._from: dict[str, LogPlace] = {}
         self._read: dict[str, LogPlace] = {}
         self.restart()
 
     def restart(self) -> None:
         """Go on from what the last pass has recorded."""
-        self.order = RegionOrder(self._read, self._share_rows)
+        self.order = RegionOrder(self._read, self._share_rows, held_tables={"t"} if self.holds else ())
         for name, (table, server, number, incarnation) in self._known.items():
             self.order.know(table, name, server, number, incarnation)
+            if self.holds:
+                self.order.hold(name, {}, number)
         self._at = {group: place.offset for group, place in self._from.items()}
+
+    def hold(self) -> None:
+        """Hold the table: what is not sent now is sent after the snapshot."""
+        self.holds = True
+        self.restart()
+
+    def send_rows(self, snapshot: dict[str, int], *, joins: bool) -> bool:
+        """Send the rows of a snapshot, and go on with the changes after it. False if it cannot be used."""
+        if snapshot.keys() - self._known.keys() and not joins:
+            return False
+        regions = {}
+        for name, number in snapshot.items():
+            _, _, sent, incarnation = self._known.get(name, ("t", "", NEVER, 0))
+            numbers = {b"f": max(0, sent, number)}
+            start = f"{self.source.made[name]:06}".encode()
+            regions[name] = RegionRows("t", start, b"", self.source.made[name], numbers, frozenset(), incarnation, None)
+            self.sent.append(Entry(name, regions[name].number, Marker.FLUSH))
+            self.incarnations.append(incarnation)
+
+        def origin(region: str) -> Origin:
+            related = next(rows.start for name, rows in regions.items() if self.source.are_related(region, name))
+            return Origin(related, self.source.made[region])
+
+        self.covered = Covered(regions, origin)
+        return True
+
+    def let_go(self) -> None:
+        """Go on with the changes of the table."""
+        self.holds = False
+        self.restart()
 
     def _share_rows(self, one: str, other: str) -> bool | None:
         if {one, other} - self._seen:
@@ -258,15 +320,21 @@ class Streamer:
             return
         for one in passed:
             if isinstance(one, Opened):
-                self.begun += [(len(self.sent), one.incarnation)] * one.begins
+                if self.covered is None or not self.covered.has_opening("t", one.region):
+                    self.begun += [(len(self.sent), one.incarnation)] * one.begins
                 continue
-            for entry in one.picked.tolist():
-                name, number = one.batch.table_and_region(entry)[1], int(one.batch.sequence_number[entry])
-                self.sent.append(Entry(name, number))
-                self.incarnations.append(self.order.incarnation(name))
+            for part, families in self.covered.parts(one) if self.covered else [(one, ())]:
+                for entry in part.picked.tolist():
+                    name, number = one.batch.table_and_region(entry)[1], int(one.batch.sequence_number[entry])
+                    if families is None:
+                        self.left_out.append(Entry(name, number))
+                        continue
+                    self.sent.append(Entry(name, number))
+                    self.incarnations.append(self.order.incarnation(name))
         self._known = self.order.sent()
         unsent, now = self.order.unsent(), {group: LogPlace(0, offset) for group, offset in self._at.items()}
         self._read = {group: max(place, self._read.get(group, place)) for group, place in now.items()}
         self._from = {group: unsent.get(group, place) for group, place in now.items()}
-        if whole and not unsent:
+        if whole and not unsent and not self.holds:
+            self.covered = None  # everything before the snapshot was read
             self.order.forget_gone("t", set(self.source.regions))

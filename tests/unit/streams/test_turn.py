@@ -12,8 +12,8 @@ from walferry.errors import WalferryError
 from walferry.ledger import Ledger
 from walferry.run.run import RunEndedError
 from walferry.streams.kafka.errors import FencedError
-from walferry.streams.stream import StreamTakenOverError, Turn
 from walferry.streams.stream_run import StreamRun
+from walferry.streams.turn import StreamTakenOverError, Turn
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from unit.streams.test_stream_spec import SPEC, unknown
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.storage import Local
-from walferry.streams import stream
+from walferry.streams import plan
 from walferry.streams.stream_spec import parse_stream_spec, resolve_stream
 
 
@@ -35,10 +35,10 @@ def refusal(version: str, root: Path, patch: pytest.MonkeyPatch) -> str:
     """What is said of a source whose files are below a folder."""
     keys = SPEC["source"] | {"rootdir": f"hdfs://nn:8020{root}"}
     spec = resolve_stream(parse_stream_spec(SPEC | {"source": keys}, origin="x"), unknown)
-    patch.setattr(stream, "file_system", lambda cluster: Local())
-    patch.setattr(stream, "HBaseClient", lambda address: Source(version))
+    patch.setattr(plan, "file_system", lambda cluster: Local())
+    patch.setattr(plan, "HBaseClient", lambda address: Source(version))
     with pytest.raises(UsageError) as raised:
-        stream.examine(spec)
+        plan.examine(spec)
     return str(raised.value)
 
 

@@ -1,0 +1,137 @@
+"""Delivers messages to their topics: whole, by claim check, or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Protocol
+
+import numpy as np
+
+from walferry.formats.wal import EntryBatch
+from walferry.storage import FileSystem
+from walferry.streams.message.changes import Form, Messages
+from walferry.streams.message.events import Message
+
+OVERHEAD_BYTES = 512
+"""of a message, beside key and value: its headers, and what Kafka adds"""
+
+
+class Sender(Protocol):
+    """Sends messages in transactions (`streams.kafka.sink.Sink`)."""
+
+    def send(
+        self, topic: str, partition: int, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]] | None
+    ) -> None:
+        """Send a message in the transaction, which begins with the first one."""
+
+    def commit(self, changed: Mapping[str, bytes | None]) -> int:
+        """Record positions in the transaction and commit it. Returns the number of messages."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Where a table's messages go."""
+
+    name: str
+    partitions: int
+    most_bytes: int
+    """of one message"""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """A folder for messages that are larger than their topic takes; the topic gets a message that names the file."""
+
+    files: FileSystem
+    folder: str
+    """without a trailing slash"""
+
+    def put(self, name: str, content: bytes) -> str:
+        """Keep a message, and return its path. The same name always has the same content, so it is kept once."""
+        path = f"{self.folder}/{name}"
+        if self.files.status(path) is None:
+            begun = f"{path}.begun"
+            self.files.write(begun, [content], overwrite=True)
+            self.files.rename(begun, path)
+        return path
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Which messages go as they are, and which do not."""
+
+    claims: Mapping[int, bytes]
+    """the messages that stand for large ones, by their numbers"""
+    refused: Mapping[int, str]
+    """why messages cannot be sent, by their numbers"""
+
+
+class Delivery:
+    """Delivers messages of tables to a sink."""
+
+    def __init__(self, topics: Mapping[str, Topic], sink: Sender, claims: Claims | None = None) -> None:
+        """`topics`: by table. `claims`: None refuses messages that are larger than their topic takes."""
+        self._topics = topics
+        self._sink = sink
+        self._claims = claims
+
+    def fit(self, form: Form, batch: EntryBatch, made: Messages) -> Fitting:
+        """Find the messages that cannot be sent, and put those that are too large into the folder of claims."""
+        reasons, claims = dict(made.refused), dict[int, bytes]()
+        sizes = np.diff(made.key_ends) + np.diff(made.value_ends) + OVERHEAD_BYTES
+        limits = np.array([self._topic(name).most_bytes for name in batch.tables] or [0])
+        for number in np.flatnonzero(sizes > limits[batch.table[made.entry]]).tolist():
+            if number in reasons:
+                continue
+            limit = int(limits[batch.table[made.entry[number]]])
+            claimed = self._claimed(form, batch, made, number)
+            if claimed is None or len(claimed) + len(made.key(number)) + OVERHEAD_BYTES > limit:
+                reasons[number] = (
+                    f"the message has {int(sizes[number])} bytes, and its topic takes {limit}: raise the topic's "
+                    "max.message.bytes, or set large_messages"
+                )
+            else:
+                claims[number] = claimed
+        return Fitting(claims, reasons)
+
+    def send(self, batch: EntryBatch, made: Messages, claims: Mapping[int, bytes]) -> None:
+        """Send messages, some of them as claims."""
+        tables = batch.table[made.entry]
+        topics = [self._topic(name) for name in batch.tables]
+        counts = np.array([topic.partitions for topic in topics] or [1])
+        partitions = (made.hash % counts[tables]).tolist()
+        send = self._sink.send
+        for number, (table, partition) in enumerate(zip(tables.tolist(), partitions, strict=True)):
+            value = claims.get(number) or made.value(number)
+            send(topics[table].name, partition, made.key(number), value, made.headers(number))
+
+    def to_all(self, table: str, message: Message) -> int:
+        """Send an event to every partition of a table's topic. Returns the number of messages."""
+        topic = self._topics[table]
+        for partition in range(topic.partitions):
+            self._sink.send(topic.name, partition, message.key, message.value, message.headers)
+        return topic.partitions
+
+    def _claimed(self, form: Form, batch: EntryBatch, made: Messages, number: int) -> bytes | None:
+        """The message that stands for a large one, which is in a file; None without a folder for it."""
+        if self._claims is None:
+            return None
+        content = made.value(number)
+        table, region = batch.table_and_region(int(made.entry[number]))
+        name = dict(made.headers(number))["position"].decode()
+        if form.snapshot is not None:  # all rows of its region have the same position
+            name = f"{form.snapshot}.{sha256(made.key(number)).hexdigest()}"
+        path = self._claims.put(f"{self._topics[table].name}/{form.epoch}/{region}/{name}.json", content)
+        value = json.loads(content)
+        del value["cells"]
+        value["claim"] = {"path": path, "bytes": len(content), "sha256": sha256(content).hexdigest()}
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def _topic(self, table: bytes) -> Topic:
+        return self._topics.get(table.decode(), _NO_TOPIC)
+
+
+_NO_TOPIC = Topic("", 1, 2**31)

@@ -1,0 +1,104 @@
+"""The loop of a stream: passes over the log, rows of snapshots between them, and looks into the ledger."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from walferry.clock import steady_s
+from walferry.errors import WalferryError
+from walferry.replay.keeping import protect
+from walferry.replay.rights.pace import Pace
+from walferry.run.notes.throttle import throttle_of
+from walferry.streams.account import Account
+from walferry.streams.follower import Follower
+from walferry.streams.resolved import ResolvedTimes
+from walferry.streams.snapshot.sender import SnapshotSender
+from walferry.streams.stream_run import StreamRun
+from walferry.streams.turn import Turn
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""time between two looks into the ledger: whether the run has ended, is paused, or an item was released"""
+ROWS_SECONDS = 1.0
+"""rows of snapshots are sent for so long between two passes over the log"""
+RELEASE_SECONDS = 600.0
+
+
+class Passes:
+    """Passes over the log, and snapshots of tables between them, with one sink."""
+
+    def __init__(
+        self,
+        run: StreamRun,
+        turn: Turn,
+        follower: Follower,
+        snapshots: SnapshotSender,
+        times: ResolvedTimes,
+        held: int,
+    ) -> None:
+        """`held`: items in quarantine."""
+        self._run, self._turn, self._follower = run, turn, follower
+        self._snapshots, self._times = snapshots, times
+        self._account = Account(run, follower)
+        self._held = held
+        self._pace, self._owed = Pace(), (0, 0)
+        self._most_bytes = math.inf
+        self._looked, self._let_go = -LOOK_SECONDS, steady_s()
+
+    def make(self) -> None:
+        """Until what is held changes: an item was released from quarantine, or a snapshot begins or was sent. The log
+        is then read again from where it was held."""
+        holding = self._snapshots.snapshots.holding
+        only_rows = holding >= set(self._run.source_tables)
+        while self._snapshots.snapshots.holding == holding:
+            if steady_s() - self._looked >= LOOK_SECONDS:
+                if not self._look():
+                    return
+                if self._run.ledger.record.paused:
+                    time.sleep(LOOK_SECONDS)
+                    continue
+            if wait_s := self._pace.take(*self._owed):
+                time.sleep(min(wait_s, LOOK_SECONDS))
+                continue
+            if any(self._owed):  # it counts now, so the next pass waits until it is paid off
+                self._owed = 0, 0
+                continue
+            rows = self._snapshots.go_on(ROWS_SECONDS, self._most_bytes)
+            self._owed = rows.cells, rows.bytes
+            if not only_rows:
+                self._pass()
+
+    def _look(self) -> bool:
+        """Look into the ledger. False: an item was released."""
+        run = self._run
+        self._looked = steady_s()
+        throttle = throttle_of(run.ledger)
+        self._pace.allow(throttle.write_bytes, throttle.write_cells)
+        self._most_bytes = ROWS_SECONDS * (throttle.write_bytes or math.inf)
+        self._turn.require()
+        if len(run.ledger.quarantine.holds()) < self._held:
+            return False
+        self._snapshots.take_up()
+        if steady_s() - self._let_go > RELEASE_SECONDS:
+            self._let_go = steady_s()
+            _let_go(run)
+        return True
+
+    def _pass(self) -> None:
+        passed = self._follower.pass_once()
+        cells, size = self._owed
+        self._owed = cells + passed.cells, size + passed.bytes
+        self._held += self._account.add(passed)
+        if passed.covered_ms is not None:
+            self._snapshots.followed(passed.covered_ms)
+            self._times.tell(passed.covered_ms, set(self._run.source_tables) - self._snapshots.snapshots.behind)
+
+
+def _let_go(run: StreamRun) -> None:
+    try:
+        protect.way_of(run).let_go(run)
+    except WalferryError as error:
+        log.warning("logs that were sent cannot be released and accumulate: %s", error)

@@ -1,0 +1,122 @@
+"""Takes a table's snapshot, and finds what of the log it has."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from walferry.clock import now_ms
+from walferry.errors import UsageError, WalferryError
+from walferry.hbase.descriptors import TableDescriptor
+from walferry.replay.keeping.objects import made, plan_own
+from walferry.run.run import LogRun
+from walferry.snapshots.manifest import SnapshotRegion, StoreFile, read_info, read_manifest, snapshot_regions
+from walferry.storage import FileSystem
+from walferry.streams.ordering.sent import RegionSent
+from walferry.streams.ordering.stays import NEVER
+from walferry.streams.snapshot.records import RegionRows
+
+log = logging.getLogger(__name__)
+
+OPEN_AT_ONCE = 8
+
+
+class RegionsChangedError(WalferryError):
+    """A snapshot has regions that the stream has not seen yet; fact `regions`."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A snapshot that was taken."""
+
+    name: str
+    taken_ms: int
+    """by the master's clock"""
+    complete_ms: int
+    """by this process's clock: it was complete by then"""
+    regions: Mapping[str, RegionRows]
+
+
+def snapshot_name(run_id: str, table: str) -> str:
+    """A new name for a snapshot of a table."""
+    return f"{run_id}-{re.sub('[^A-Za-z0-9_.-]', '_', table)}-{now_ms()}"
+
+
+def require_readable(table: TableDescriptor) -> None:
+    """Raise UsageError for a table whose snapshot cannot be read."""
+    for family in table.families.values():
+        for attribute, why in (("IS_MOB", "keeps values elsewhere"), ("ENCRYPTION", "is encrypted")):
+            if family.attributes.get(attribute, "FALSE").upper() not in ("FALSE", ""):
+                raise UsageError(
+                    f"the rows that {table.name} has cannot be sent, since family {family.name} {why} ({attribute}): "
+                    "stream it without `snapshot`",
+                    table=table.name, family=family.name,
+                )  # fmt: skip
+
+
+def take(run: LogRun, table: str, name: str, before: Mapping[str, RegionSent], *, joins: bool) -> Taken:
+    """Take a FLUSH snapshot, unless it exists, while no change of the table is sent.
+
+    `before`: how far each region of the table was sent. Unless the table `joins` the stream, so that nothing was,
+    raises RegionsChangedError for a region that is not among them: its incarnation is not known. Raises UsageError for
+    a table that cannot be read.
+    """
+    description = run.source.describe(table)
+    require_readable(description)
+    there = name in {snapshot.name for snapshot in run.source.snapshots()}
+    plan_own(run, "source", "snapshot", name, there=there)
+    if not there:
+        run.source.snapshot(name, table)
+    made(run, "source", "snapshot", name)
+    complete_ms = now_ms()
+    regions = regions_of(run, name)
+    unknown = [region.name for region in regions if region.name not in before]
+    if unknown and not joins:
+        raise RegionsChangedError(
+            f"regions of {table} have changed while its snapshot was taken", table=table, regions=unknown
+        )
+    files, families = run.source_files, [family.encode() for family in description.families]
+    taken_ms = int(read_info(files, run.source_root, name).creation_time)
+    with ThreadPoolExecutor(OPEN_AT_ONCE, thread_name_prefix="store files") as opening:
+        rows = list(opening.map(lambda one: _rows(files, one, table, families, before.get(one.name)), regions))
+    return Taken(name, taken_ms, complete_ms, {one.name: found for one, found in zip(regions, rows, strict=True)})
+
+
+def regions_of(run: LogRun, name: str) -> list[SnapshotRegion]:
+    """The regions of a snapshot. Raises WalferryError if it does not exist."""
+    return snapshot_regions(run.source_root, read_manifest(run.source_files, run.source_root, name))
+
+
+def drop(run: LogRun, name: str) -> None:
+    """Delete a snapshot at the source. One that cannot be deleted now is deleted at the end of the run."""
+    try:
+        run.source.delete_snapshot(name)
+    except WalferryError as error:
+        log.warning("snapshot %s at the source cannot be deleted now: %s", name, error)
+        return
+    run.ledger.objects.removed("source", "snapshot", name)
+
+
+def _rows(
+    files: FileSystem, region: SnapshotRegion, table: str, families: list[bytes], before: RegionSent | None
+) -> RegionRows:
+    sent = NEVER if before is None else before.number
+    numbers = dict.fromkeys(families, max(0, sent))  # what was sent was acknowledged before, so the snapshot has it
+    loaded = set[str]()
+    for file in region.files:
+        number = file.highest_number(file.open(files))
+        if number is None:
+            loaded.add(_plain_name(file))
+        else:
+            numbers[file.family] = max(numbers.get(file.family, 0), number)
+    return RegionRows(
+        table, region.start, region.end, region.region_id, numbers, frozenset(loaded),
+        0 if before is None else before.incarnation, region.start if region.files else None,
+    )  # fmt: skip
+
+
+def _plain_name(file: StoreFile) -> str:
+    return file.paths[0].rpartition("/")[2]
