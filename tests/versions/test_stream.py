@@ -11,8 +11,9 @@ import pytest
 
 from integration.migration.moves import unique
 from integration.streams.bulk_loads import load_file
-from integration.streams.judging import SPLIT_KEYS, Client, Journal, Writer, writing
+from integration.streams.judging import SPLIT_KEYS, Client, Journal, Writer, wait_until, writing
 from integration.streams.streamers import PARTITIONS, Streamer, lay_out
+from integration.streams.test_snapshot import messages, names, require_copy, require_no_overlap
 from integration.streams.test_stream import move_some
 from kafka_reading import read
 from versions.conftest import OLDER
@@ -58,6 +59,29 @@ def test_edits_arrive_once_in_row_order_through_moves_a_split_a_merge_a_kill_and
             streamer.end()
 
 
+@pytest.mark.parametrize("servers", OLDER, indirect=True)
+def test_rows_come_first_and_changes_follow_without_a_gap_or_an_overlap(
+    source: MiniCluster, broker: Broker, tmp_path: Path
+) -> None:
+    table, journal = unique("s"), Journal()
+    streamer = lay_out(tmp_path, source, broker.address, [table], snapshot=True)
+    with HBaseClient(source.address) as here:
+        family = {"VERSIONS": "1000", "KEEP_DELETED_CELLS": "TRUE"}
+        here.create_table(table, {"f": family, "g": family}, SPLIT_KEYS)
+        write_all_kinds(source, table, journal)
+        here.flush_table(table)
+        try:
+            with writing(source, table, journal):
+                streamer.start()
+                wait_until(lambda: names(messages(streamer, table)), "no rows come")
+                here.split_region(here.regions(table)[0], b"b")
+            found = require_copy(streamer, here, table)
+            (name,) = names(found)
+            require_no_overlap(found, name)
+        finally:
+            streamer.end()
+
+
 def write_all_kinds(source: MiniCluster, table: str, journal: Journal) -> None:
     """The same rows at each call."""
     with Client(source.address) as client:
@@ -74,7 +98,7 @@ def require_events(streamer: Streamer, table: str, loaded: set[tuple[str, str]],
         event = value.get("event", {"kind": "change"})
         if event["kind"] == "bulk_load":
             files.append((one.partition, {(file["family"], file["name"]) for file in event["files"]}))
-        else:
+        elif event["kind"] != "resolved":
             partitions[one.partition].append((value["position"][0], event["kind"]))
     assert sorted(files) == [(number, loaded) for number in range(PARTITIONS)]
     told = [(1, "truncate"), (1, "schema")] if tells_truncation else [(1, "schema")]

@@ -66,10 +66,17 @@ class Passes:
             if any(self._owed):  # it counts now, so the next pass waits until it is paid off
                 self._owed = 0, 0
                 continue
-            rows = self._snapshots.go_on(ROWS_SECONDS, self._most_bytes)
-            self._owed = rows.cells, rows.bytes
+            self._send_rows()
             if not only_rows:
                 self._pass()
+
+    def _send_rows(self) -> None:
+        try:
+            rows = self._snapshots.go_on(ROWS_SECONDS, self._most_bytes)
+        except WalferryError:
+            self._turn.require()  # a run that was aborted has no snapshot any more
+            raise
+        self._owed = rows.cells, rows.bytes
 
     def _look(self) -> bool:
         """Look into the ledger. False: an item was released."""

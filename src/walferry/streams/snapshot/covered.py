@@ -108,7 +108,7 @@ class Covered:
         if origin is None:
             raise UnknownRegionError(
                 f"region {region} of {table} came and went while a snapshot was taken, and the log does not say when: "
-                "send the table again",
+                "start the stream with a higher epoch, which begins with new snapshots",
                 table=table, region=region,
             )  # fmt: skip
         for one in reversed(self._tables[table]):

@@ -92,3 +92,12 @@ def test_an_entry_that_cannot_be_sent_holds_its_region_behind_what_was_left_out(
     found = sent(sink, [one], covered=covered({"a": region(b"", 1, {b"f": 5})}))
     assert (sink.numbers, found.last) == ([("a", 6)], {"a": 6})
     assert found.held.keys() == {"a"}
+
+
+def test_the_position_of_a_row_is_below_that_of_every_change_sent_after_it() -> None:
+    rows = region(b"", 1, {b"f": 5, b"g": 2})
+    entries = [Entry([Cell(family=b"f"), Cell(family=b"g")], n, region="a") for n in range(1, 8)]
+    sink = Recorder()
+    sent(sink, [taken(entries)], covered=covered({"a": rows}))
+    assert [value["sequence_number"] for value in sink.values] == [3, 4, 5, 6, 7]
+    assert rows.number == 2
