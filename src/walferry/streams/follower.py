@@ -81,6 +81,10 @@ class Passed:
     cells: int
     """of the entries sent; filters may have left some of them out"""
     read_bytes: int
+    read_ms: int | None
+    """everything acknowledged that was written before this moment was read; None: not known"""
+    waiting: frozenset[str]
+    """the tables of which something was read and not sent"""
     covered_ms: int | None
     """everything acknowledged that was written before this moment is sent, but for held tables; None: not known"""
     refused: tuple[Refused, ...] = ()
@@ -163,9 +167,13 @@ class Follower:
             self._forget_gone()
         if self._order.waiting_bytes > MOST_WAITING_BYTES:
             raise TransientError("too many entries wait for their order to be known")
-        covered = began_ms if whole and not self._order.unsent(besides=self._held_tables) else None
+        waiting = self._order.waiting_tables()
+        read_ms = began_ms if whole else None
+        covered = None if waiting - self._held_tables else read_ms
         size = sum(span.stop - span.start for span in end.spans) if end is not start else 0
-        return Passed(sent.messages, sent.bytes, sent.cells, size, covered, tuple(sent.refused))
+        return Passed(
+            sent.messages, sent.bytes, sent.cells, size, read_ms, waiting, covered, tuple(sent.refused)
+        )  # fmt: skip
 
     def _read(self, spans: Sequence[FileSpan]) -> list[Taken]:
         with ThreadPoolExecutor(READERS, thread_name_prefix="stream") as readers:

@@ -99,9 +99,10 @@ class Passes:
         cells, size = self._owed
         self._owed = cells + passed.cells, size + passed.bytes
         self._held += self._account.add(passed)
-        if passed.covered_ms is not None:
-            self._snapshots.followed(passed.covered_ms)
-            self._times.tell(passed.covered_ms, set(self._run.source_tables) - self._snapshots.snapshots.behind)
+        if passed.read_ms is not None:
+            sent = frozenset(self._run.source_tables) - passed.waiting
+            self._snapshots.followed(passed.read_ms, sent)
+            self._times.tell(passed.read_ms, sent - self._snapshots.snapshots.behind)
 
 
 def _let_go(run: StreamRun) -> None:

@@ -163,16 +163,17 @@ class RegionOrder:
         self._find_successors(read_points, found, whole=whole)
         return found
 
-    def unsent(self, besides: Collection[str] = ()) -> dict[str, LogPlace]:
-        """For each WAL group the first entry that was read but not passed on, of other tables than `besides`; groups
-        without one are left out."""
+    def unsent(self) -> dict[str, LogPlace]:
+        """For each WAL group the first entry that was read but not passed on; groups without one are left out."""
         found: dict[str, LogPlace] = {}
         for name in self._busy:
-            if self._regions[name].table in besides:
-                continue
             for group, place in self._regions[name].places():
                 found[group] = min(place, found.get(group, place))
         return found
+
+    def waiting_tables(self) -> frozenset[str]:
+        """The tables with entries that were read but not passed on."""
+        return frozenset(known.table for name in self._busy if any((known := self._regions[name]).places()))
 
     def open_files(self) -> set[tuple[str, int]]:
         """The files, by WAL group and number, with entries that wait to be acknowledged or sealed."""

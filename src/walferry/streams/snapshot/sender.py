@@ -8,7 +8,7 @@ then read once more from where their changes are held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass, replace
@@ -111,12 +111,12 @@ class SnapshotSender:
                 log.info("%s: all rows are sent again, as %s asked: %s", table, request.by, request.reason)
             take_request(self._run.ledger, table)
 
-    def followed(self, covered_ms: int) -> None:
-        """The log was followed up to a moment: hold the tables whose snapshots are wanted, and forget the snapshots
-        that it was followed past."""
+    def followed(self, moment_ms: int, sent: Collection[str]) -> None:
+        """The log was followed up to a moment, and of the tables `sent`, all of it is sent: hold those whose snapshots
+        are wanted, and forget the snapshots that it was followed past."""
         now = self.snapshots
         for table, known in list(now.tables.items()):
-            if known.since_ms >= covered_ms or table in self._held:
+            if known.since_ms >= moment_ms or table in self._held or table not in sent:
                 continue
             if known.step is Step.WANTED:
                 now = _with(now, table, replace(known, step=Step.TAKING, name=snapshot_name(self._run.run_id, table)))

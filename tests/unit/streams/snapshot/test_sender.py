@@ -147,12 +147,13 @@ def test_a_snapshot_is_forgotten_only_once_the_log_was_followed_past_it_with_not
     with world.sender() as sender:
         world.go_on(sender, Step.CATCHING_UP)
         since_ms = world.kafka.snapshots.tables["t"].since_ms
-        sender.followed(since_ms + 1)
+        sender.followed(since_ms + 1, {"t"})
         assert world.step is Step.CATCHING_UP, "this follower has held the table"
     with world.sender() as sender:
-        sender.followed(since_ms)
+        sender.followed(since_ms, {"t"})
+        sender.followed(since_ms + 1, {"other"})
         assert world.step is Step.CATCHING_UP
-        sender.followed(since_ms + 1)
+        sender.followed(since_ms + 1, {"t"})
     assert world.kafka.records == {}
 
 
@@ -216,9 +217,9 @@ def test_rows_that_a_person_asks_for_again_are_taken_once_the_log_was_followed_u
         sender.take_up()
         assert asked_again(world.ledger) == {}
         since_ms = world.kafka.snapshots.tables["t"].since_ms
-        sender.followed(since_ms)
+        sender.followed(since_ms, {"t"})
         assert world.step is Step.WANTED
-        sender.followed(since_ms + 1)
+        sender.followed(since_ms + 1, {"t"})
         assert sender.snapshots.holding == {"t"}
 
 
