@@ -19,6 +19,7 @@ from walferry.amounts import amount
 from walferry.background import begun
 from walferry.clock import now_ms, steady_s
 from walferry.errors import UsageError
+from walferry.hbase.errors import TableNotFoundError
 from walferry.run.notes.table_snapshots import Progress, asked_again, drop_progress, keep_progress, take_request
 from walferry.run.run import LogRun
 from walferry.snapshots.manifest import SnapshotRegion
@@ -182,6 +183,11 @@ class SnapshotSender:
             drop(self._run, known.name)
             self._commit(self._with(table, replace(known, step=Step.WANTED, name="", since_ms=now_ms())))
             return
+        except TableNotFoundError:
+            log.warning("%s was dropped: it has no rows to send", table)
+            self._taking = None
+            self._commit(_let_go(self._with(table, replace(known, step=Step.SENT, since_ms=now_ms()))))
+            return
         self._taking = None
         sending = replace(known, step=Step.SENDING, since_ms=taken.complete_ms, taken_ms=taken.taken_ms)
         self._delivery.to_all(table, events.snapshot_begins(self._form, table, known.name, taken.taken_ms))
@@ -252,15 +258,10 @@ class SnapshotSender:
             yield _Made(region.name, None, None)
 
     def _end(self, table: str) -> None:
-        """All rows of a table were sent. If they were of all tables, the log goes on."""
+        """All rows of a table were sent."""
         known = self.snapshots.tables[table]
         self._delivery.to_all(table, events.snapshot_ends(self._form, table, known.name, known.rows))
-        now = self._with(table, replace(known, step=Step.SENT))
-        if not any(one.step in (Step.TAKING, Step.SENDING) for one in now.tables.values()):
-            for name, one in list(now.tables.items()):
-                if one.step is Step.SENT:
-                    now = _with(now, name, replace(one, step=Step.CATCHING_UP))
-        self._commit(now)
+        self._commit(_let_go(self._with(table, replace(known, step=Step.SENT))))
         log.info("%s: the snapshot is sent, %s", table, amount(known.rows, "row"))
         drop_progress(self._run.ledger, table)
         drop(self._run, known.name)
@@ -286,6 +287,16 @@ class SnapshotSender:
     def _commit(self, now: Snapshots) -> None:
         self._sink.commit(now.changed(self.snapshots))
         self.snapshots = now
+
+
+def _let_go(now: Snapshots) -> Snapshots:
+    """Let the tables go whose rows were sent, if there are no rows left of any other."""
+    if any(one.step in (Step.TAKING, Step.SENDING) for one in now.tables.values()):
+        return now
+    for name, one in list(now.tables.items()):
+        if one.step is Step.SENT:
+            now = _with(now, name, replace(one, step=Step.CATCHING_UP))
+    return now
 
 
 def _with(now: Snapshots, table: str, known: TableSnapshot) -> Snapshots:

@@ -15,6 +15,7 @@ from unit.hfile_snapshot import laid_out, stored
 from unit.streams.stream_ledger import opened
 from walferry.errors import UsageError
 from walferry.hbase.descriptors import TableDescriptor
+from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Ledger, QuarantineItem
 from walferry.ledger.rows import Hold
 from walferry.run.notes.table_snapshots import ask_again, asked_again, sends_rows
@@ -100,7 +101,8 @@ class World:
             source=self.source, source_files=Local(), source_root=str(self.root), ledger=self.ledger,
             run_id=self.ledger.run_id,
         )  # fmt: skip
-        delivery = Delivery({"t": Topic("topic", 1, self.most_bytes)}, self.kafka)
+        topic = Topic("topic", 1, self.most_bytes)
+        delivery = Delivery({"a": topic, "t": topic}, self.kafka)
         return SnapshotSender(
             cast(LogRun, run), Form("c", 1), delivery, self.kafka, dict(self.kafka.records), self.sent
         )
@@ -230,6 +232,30 @@ def test_regions_that_the_stream_has_not_seen_are_seen_first(world: World) -> No
         world.go_on(sender, Step.WANTED)
         assert sender.snapshots.holding == frozenset()
     assert world.source.snapshots() == []
+
+
+def test_a_table_that_is_dropped_before_its_snapshot_is_taken_has_no_rows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(table: str) -> TableDescriptor:
+        raise TableNotFoundError("there is no table t")
+
+    monkeypatch.setattr(world.source, "describe", gone)
+    world.put(TableSnapshot(Step.TAKING, f"{world.ledger.run_id}-t-1"))
+    with world.sender() as sender:
+        world.go_on(sender, Step.CATCHING_UP)
+    assert world.kafka.values == []
+
+
+def test_tables_that_join_together_are_let_go_together(world: World) -> None:
+    both = {name: TableSnapshot(Step.TAKING, f"{world.ledger.run_id}-{name}-1") for name in ("a", "t")}
+    world.kafka.commit(Snapshots(both).changed(Snapshots()))
+    with world.sender() as sender:
+        while world.kafka.snapshots.tables["a"].step is not Step.SENT:
+            sender.go_on(5)
+        assert sender.snapshots.holding == {"a", "t"}
+        world.go_on(sender, Step.CATCHING_UP)
+        assert sender.snapshots.holding == frozenset()
 
 
 def test_a_table_with_changes_in_quarantine_is_not_sent_again_before_they_are_released(world: World) -> None:
