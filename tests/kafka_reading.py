@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def read(address: str, topic: str, partitions: int, *, committed: bool = True, t
     consumer = Consumer(settings)
     try:
         places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
-        ends = [consumer.get_watermark_offsets(place, timeout=timeout_s)[1] for place in places]
+        ends = [_end(consumer, place, timeout_s) for place in places]
         consumer.assign(places)
         seen: list[Seen] = []
         ended: set[int | None] = set()
@@ -54,3 +54,16 @@ def read(address: str, topic: str, partitions: int, *, committed: bool = True, t
         return seen
     finally:
         consumer.close()
+
+
+def _end(consumer: Consumer, place: TopicPartition, timeout_s: float) -> int:
+    """The end of a partition, also of one that is just being made."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            _, end = consumer.get_watermark_offsets(place, timeout=timeout_s)
+            return end
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

@@ -137,7 +137,7 @@ def lay_out(folder: Path, source: MiniCluster, bootstrap: str, tables: list[str]
     keys = {
         "name": name, "source": source_keys, "kafka": {"bootstrap": bootstrap}, "tables": tables,
         "topic": f"{name}.{{table}}", "create_topics": {"partitions": PARTITIONS, "replication": 1}, "max_lag": 8,
-        **more,
+        "resolved": 0, **more,
     }  # fmt: skip
     streamer = Streamer(folder, keys, bootstrap)
     streamer.write_spec()

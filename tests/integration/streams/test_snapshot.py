@@ -228,7 +228,7 @@ def test_kills_while_rows_are_sent_repeat_none_and_lose_none(
 ) -> None:
     table, journal = make_table(), Journal()
     fill(source, table, 2000, 3000)
-    streamer = lay(table, snapshot=True, throttle={"write_bytes": 1_000_000})
+    streamer = lay(table, snapshot=True, throttle={"write_bytes": 250_000})
     with writing(source, table, journal):
         streamer.start()
         count = 0
@@ -239,6 +239,7 @@ def test_kills_while_rows_are_sent_repeat_none_and_lose_none(
             move_some(at_source, table, random.Random(count), 1)
             streamer.launch("resume", streamer.name)
         assert 0 < count < 2000
+        assert streamer.command("throttle", streamer.name, "--off").returncode == 0
     found = require_copy(streamer, at_source, table)
     (name,) = names(found)
     require_no_overlap(found, name)

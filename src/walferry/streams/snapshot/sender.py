@@ -18,7 +18,7 @@ import numpy as np
 from walferry.amounts import amount
 from walferry.background import begun
 from walferry.clock import now_ms, steady_s
-from walferry.errors import UsageError
+from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.errors import TableNotFoundError
 from walferry.run.notes.table_snapshots import Progress, asked_again, drop_progress, keep_progress, take_request
 from walferry.run.run import LogRun
@@ -86,6 +86,7 @@ class SnapshotSender:
         self._began = (0, 0)
         """when this process began with them, and how many bytes were done"""
         self._begin_again()
+        self._drop_left_over()
         self._held = self.snapshots.holding
         """the log that is followed with this sink holds these tables to its end"""
 
@@ -128,7 +129,8 @@ class SnapshotSender:
     def go_on(self, seconds: float, most_bytes: float = COMMIT_BYTES) -> Delivered:
         """Take a snapshot, or send rows of it, for about so long, and about so many bytes of messages at most.
 
-        Raises UsageError for a row that cannot be sent, and what reading store files raises.
+        Raises UsageError for a row that cannot be sent, what reading store files raises, and TransientError if the
+        snapshot is gone: the next sender begins the table again.
         """
         delivered = Delivered()
         table = self._current()
@@ -137,7 +139,15 @@ class SnapshotSender:
         if self.snapshots.tables[table].step is Step.TAKING:
             self._take(table, seconds)
         else:
-            self._send(table, seconds, min(most_bytes, COMMIT_BYTES), delivered)
+            try:
+                self._send(table, seconds, min(most_bytes, COMMIT_BYTES), delivered)
+            except TransientError:
+                raise
+            except WalferryError as error:
+                name = self.snapshots.tables[table].name
+                if name in self._at_source():
+                    raise
+                raise TransientError(f"snapshot {name} at the source was deleted", snapshot=name) from error
         return delivered
 
     def _current(self) -> str | None:
@@ -150,20 +160,30 @@ class SnapshotSender:
 
     def _begin_again(self) -> None:
         """Another run's snapshots are gone, or will be: begin these tables again."""
-        there = None
         now = self.snapshots
+        sends = any(known.step is Step.SENDING for known in now.tables.values())
+        there = self._at_source() if sends else frozenset()
         for table, known in list(now.tables.items()):
             if known.step not in (Step.TAKING, Step.SENDING):
                 continue
-            if known.step is Step.SENDING and there is None:
-                there = {snapshot.name for snapshot in self._run.source.snapshots()}
             own = known.name.startswith(f"{self._run.run_id}-")
-            if own and (known.step is Step.TAKING or (there is not None and known.name in there)):
+            if own and (known.step is Step.TAKING or known.name in there):
                 continue
             log.warning("snapshot %s is gone: all rows of %s are sent from another one", known.name, table)
             name = snapshot_name(self._run.run_id, table)
             now = _with(now.without(table), table, TableSnapshot(Step.TAKING, name, known.asked_ms))
         self._commit(now)
+
+    def _drop_left_over(self) -> None:
+        """Delete the snapshots that a killed process has left at the source: they would keep store files for ever."""
+        needed = {table.name for table in self.snapshots.tables.values() if table.step in (Step.TAKING, Step.SENDING)}
+        for item in self._run.ledger.objects.all():
+            if item.kind == "snapshot" and item.state != "removed" and item.name not in needed:
+                drop(self._run, item.name)
+
+    def _at_source(self) -> frozenset[str]:
+        """The names of the snapshots that there are."""
+        return frozenset(snapshot.name for snapshot in self._run.source.snapshots())
 
     def _take(self, table: str, seconds: float) -> None:
         known = self.snapshots.tables[table]

@@ -13,7 +13,7 @@ import pytest
 
 from unit.hfile_snapshot import laid_out, stored
 from unit.streams.stream_ledger import opened
-from walferry.errors import UsageError
+from walferry.errors import TransientError, UsageError
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Ledger, QuarantineItem
@@ -26,6 +26,7 @@ from walferry.streams.delivery import Delivery, Topic
 from walferry.streams.message.changes import Form
 from walferry.streams.ordering.sent import RegionSent
 from walferry.streams.snapshot import rows as reading
+from walferry.streams.snapshot import sender as sending
 from walferry.streams.snapshot.records import Snapshots, Step, TableSnapshot
 from walferry.streams.snapshot.sender import SnapshotSender
 
@@ -53,7 +54,10 @@ class Source:
         self.taken.append(name)
 
     def delete_snapshot(self, name: str) -> bool:
+        if name not in self._names:
+            return False
         self._names.remove(name)
+        shutil.rmtree(self._root / ".hbase-snapshot" / name)
         return True
 
 
@@ -196,6 +200,31 @@ def test_if_the_snapshot_is_gone_all_rows_are_sent_from_another_one(
     assert world.kafka.kinds == ["snapshot_begins", "row"] * 2 + ["snapshot_ends"]
     last = world.kafka.values[-1]["event"]
     assert last["rows"] == sum(value.get("snapshot") == last["snapshot"] for value in world.kafka.values) == ROWS
+
+
+def test_a_snapshot_that_is_deleted_while_it_is_read_is_something_that_may_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_CELLS", 5)
+    world.put(TableSnapshot(Step.TAKING, f"{world.ledger.run_id}-t-1"))
+    with world.sender() as sender:
+        world.go_on(sender, Step.SENDING)
+        name = world.kafka.snapshots.tables["t"].name
+        world.source.delete_snapshot(name)
+        with pytest.raises(TransientError, match=f"snapshot {name} at the source was deleted"):
+            world.go_on(sender, Step.CATCHING_UP)
+
+
+def test_a_snapshot_that_a_killed_process_has_left_is_deleted_at_the_next_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put(TableSnapshot(Step.TAKING, f"{world.ledger.run_id}-t-1"))
+    with monkeypatch.context() as killed, world.sender() as sender:
+        killed.setattr(sending, "drop", lambda run, name: None)
+        world.go_on(sender, Step.CATCHING_UP)
+    assert len(world.source.snapshots()) == 1
+    with world.sender():
+        assert world.source.snapshots() == []
 
 
 def test_a_row_that_is_too_large_stops_the_stream_and_is_sent_once_it_fits(world: World) -> None:
