@@ -103,9 +103,18 @@ class SnapshotRegion:
     """RegionInfo.region_id"""
 
 
+def has_manifest(files: FileSystem, root: str, name: str) -> bool:
+    """Whether there is a snapshot of this name below HBase's root folder, and it is complete."""
+    return files.status(_manifest_path(root, name)) is not None
+
+
+def _manifest_path(root: str, name: str) -> str:
+    return f"{root}/.hbase-snapshot/{name}/data.manifest"
+
+
 def read_manifest(files: FileSystem, root: str, name: str) -> pb.SnapshotDataManifest:
     """The manifest of a snapshot below HBase's root folder. Raises WalferryError (fact `file`) if it has none."""
-    path = f"{root}/.hbase-snapshot/{name}/data.manifest"
+    path = _manifest_path(root, name)
     if files.status(path) is None:
         raise WalferryError(f"the snapshot has no manifest {path}: was it deleted?", file=path)
     manifest: pb.SnapshotDataManifest = pb.SnapshotDataManifest.FromString(b"".join(files.read(path)))

@@ -47,6 +47,8 @@ def begin(run: StreamRun, sink: Sink) -> StreamPositions:
         known, snapshots, begun = _at_start_fence(run), Snapshots(), ()
     if joining := [table for table in run.source_tables if table not in known.tables]:
         known = _with(run, known, joining)
+    for table in set(snapshots.tables) - set(run.source_tables):  # of an earlier run, which had more tables
+        snapshots = snapshots.without(table)
     if run.spec.snapshot:
         first = {
             table: TableSnapshot(Step.TAKING, snapshot_name(run.run_id, table))

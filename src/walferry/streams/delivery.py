@@ -123,7 +123,7 @@ class Delivery:
         table, region = batch.table_and_region(int(made.entry[number]))
         name = dict(made.headers(number))["position"].decode()
         if form.snapshot is not None:  # all rows of its region have the same position
-            name = f"{form.snapshot}.{sha256(made.key(number)).hexdigest()}"
+            name = f"{form.snapshot.name}.{sha256(made.key(number)).hexdigest()}"
         path = self._claims.put(f"{self._topics[table].name}/{form.epoch}/{region}/{name}.json", content)
         value = json.loads(content)
         del value["cells"]

@@ -175,6 +175,10 @@ class Follower:
             sent.messages, sent.bytes, sent.cells, size, read_ms, waiting, covered, tuple(sent.refused)
         )  # fmt: skip
 
+    def record(self) -> None:
+        """Record the positions now, also if nothing was sent."""
+        self._commit(True)
+
     def _read(self, spans: Sequence[FileSpan]) -> list[Taken]:
         with ThreadPoolExecutor(READERS, thread_name_prefix="stream") as readers:
             found = [one for some in readers.map(lambda span: list(self._entries(span)), spans) for one in some]

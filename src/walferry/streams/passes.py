@@ -101,7 +101,9 @@ class Passes:
         self._held += self._account.add(passed)
         if passed.read_ms is not None:
             sent = frozenset(self._run.source_tables) - passed.waiting
-            self._snapshots.followed(passed.read_ms, sent)
+            if self._snapshots.is_due(passed.read_ms, sent):
+                self._follower.record()  # what a snapshot decides may no longer be asked of what lies before
+                self._snapshots.followed(passed.read_ms, sent)
             self._times.tell(passed.read_ms, sent - self._snapshots.snapshots.behind)
 
 

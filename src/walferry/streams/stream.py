@@ -23,6 +23,7 @@ from walferry.streams.kafka.topics import StreamTopics
 from walferry.streams.message.changes import Form
 from walferry.streams.ordering.regions import KnownRegions
 from walferry.streams.ordering.sent import StreamPositions
+from walferry.streams.ordering.stays import BEFORE
 from walferry.streams.passes import Passes
 from walferry.streams.plan import SENT, has_sent, plan_stream, topics_of
 from walferry.streams.resolved import ResolvedTimes
@@ -133,7 +134,7 @@ def _known_regions(run: StreamRun, positions: StreamPositions) -> KnownRegions:
     known = KnownRegions(
         run.source,
         {name: sent.rows for name, sent in positions.regions.items() if sent.rows is not None},
-        {name: sent.origin for name, sent in positions.regions.items() if sent.origin is not None},
+        {name: sent.origin or BEFORE for name, sent in positions.regions.items()},
     )
     for table in run.source_tables:
         known.learn(table, [name for name, sent in positions.regions.items() if sent.table == table])

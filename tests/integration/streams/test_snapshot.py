@@ -246,6 +246,27 @@ def test_kills_while_rows_are_sent_repeat_none_and_lose_none(
     assert sum(b"-filled-" in one.row for one in found if one.snapshot) == 2000
 
 
+def test_changes_and_a_split_of_a_table_whose_rows_wait_are_sent_once_also_after_a_kill(
+    source: MiniCluster, at_source: HBaseClient, make_table: Callable[[], str], lay: Lay
+) -> None:
+    first, second = sorted((make_table(), make_table()))
+    fill(source, first, 2000, 3000)
+    streamer = lay(first, second, snapshot=True, throttle={"write_bytes": 700_000})
+    streamer.start()
+    await_rows(streamer, first, 0)
+    fill(source, second, 100)
+    at_source.split_region(at_source.regions(second)[0], b"b")
+    assert streamer.command("throttle", streamer.name, "--off").returncode == 0
+    wait_until(lambda: b'"step":"done"' in position(streamer, f"snapshot {second}"), "its rows are not sent")
+    streamer.kill()
+    streamer.launch("resume", streamer.name)
+    with Client(source.address) as client:
+        client.mutate(second, [change.put(b"last", [change.Cell(b"last", b"f", b"q", b"v")])])
+    wait_until(lambda: b"last" in [one.row for one in messages(streamer, second)], "the last change does not come")
+    found = require_copy(streamer, at_source, second)
+    assert sum(b"-filled-" in one.row for one in found) == 100, "each row once, from the snapshot or the log"
+
+
 def test_the_rows_of_one_table_are_sent_again_while_the_other_goes_on(
     source: MiniCluster, at_source: HBaseClient, make_table: Callable[[], str], lay: Lay
 ) -> None:
@@ -278,6 +299,12 @@ def test_the_rows_of_one_table_are_sent_again_while_the_other_goes_on(
     with writing(source, first, journals[first]):
         time.sleep(1)
     require_copy(streamer, at_source, first)
+
+
+def position(streamer: Streamer, key: str) -> bytes:
+    """A record of the position topic; b"" if there is none."""
+    records = read(streamer.address, f"walferry.{streamer.name}.positions", 1)
+    return {(one.key or b"").decode(): one.value or b"" for one in records}.get(key, b"")
 
 
 def status(streamer: Streamer) -> str:

@@ -35,8 +35,8 @@ cells; the number of its first one among all picked cells; why it is refused, wi
 FINE, UNKNOWN_TYPE, WIDE_INCARNATION, WIDE_SEQUENCE_NUMBER, WIDE_INDEX, NOT_DECODED = range(6)
 INCARNATION_BITS, SEQUENCE_NUMBER_BITS, INDEX_BITS = 7, 40, 16
 """of a version, from high to low"""
-LAST_INDEX = (1 << INDEX_BITS) - 1
-"""of the rows of a snapshot; entries of the log have lower ones"""
+FIRST_SNAPSHOT_INDEX = (1 << INDEX_BITS) - 256
+"""of the rows of snapshots; entries of the log have lower ones"""
 
 PUT, DELETE_VERSION, DELETE_COLUMN = 4, 8, 12  # CellType
 _NAMES = {
@@ -152,7 +152,7 @@ def refusal(incarnation, sequence_number, index):  # type: ignore[no-untyped-def
         return WIDE_INCARNATION, incarnation
     if sequence_number < 0 or sequence_number >= 1 << SEQUENCE_NUMBER_BITS:
         return WIDE_SEQUENCE_NUMBER, sequence_number
-    if index >= LAST_INDEX:
+    if index >= FIRST_SNAPSHOT_INDEX:
         return WIDE_INDEX, index
     return FINE, np.int64(0)
 

@@ -55,11 +55,24 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class SnapshotMark:
+    """What marks the rows of a snapshot. `count`: how many snapshots of the table were begun before."""
+
+    name: str
+    count: int = 0
+
+    @property
+    def index(self) -> int:
+        """The index in the positions of its rows: above that of every change, and of the rows of earlier snapshots."""
+        return min(kernels.FIRST_SNAPSHOT_INDEX + self.count, (1 << kernels.INDEX_BITS) - 1)
+
+
+@dataclass(frozen=True)
 class Form:
     """What messages look like: the source's name in them, the epoch of their positions, the form of bytes.
 
     `decode` replaces the values of puts. It is called for each of them, so it costs more than all the rest. `snapshot`:
-    the messages are the rows of a snapshot of this name, and their index is the last one that there is.
+    the messages are the rows of one.
     """
 
     cluster: str
@@ -67,7 +80,7 @@ class Form:
     bytes_as: BytesAs = BytesAs.BASE64
     selection: Selection = Selection()
     decode: Decode | None = None
-    snapshot: str | None = None
+    snapshot: SnapshotMark | None = None
 
 
 def headers_of(epoch: int, incarnation: int, sequence_number: int, index: int) -> list[tuple[str, bytes]]:
@@ -158,7 +171,7 @@ def messages(form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarn
     )  # fmt: skip
     runs = runs[:count]
     if form.snapshot is not None:
-        runs[:, kernels.INDEX] = kernels.LAST_INDEX
+        runs[:, kernels.INDEX] = form.snapshot.index
     refused = _refusals(runs)
     decoded = _decoded(form.decode, entries, runs, chosen, refused) if form.decode else _NOT_DECODED
     fixed = _fixed(form, entries)
@@ -217,7 +230,7 @@ def _fixed(form: Form, entries: EntryBatch) -> tuple[_Texts, _Texts, _Texts, _Te
         return b'{"table":%s,"row":' % _json(name.decode())
 
     start = b'{"schema":%d,"cluster":%s,' % (SCHEMA, _json(form.cluster))
-    mark = b"" if form.snapshot is None else b'"snapshot":%s,' % _json(form.snapshot)
+    mark = b"" if form.snapshot is None else b'"snapshot":%s,' % _json(form.snapshot.name)
     return (
         _texts(entries.table, entries.tables, of_table),
         _texts(entries.table, entries.tables, lambda name: start + of_table(name)[1:]),

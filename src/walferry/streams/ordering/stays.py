@@ -32,6 +32,10 @@ class Origin(NamedTuple):
     """RegionInfo.region_id: when it was made, in ms; greater than those of the regions that had its rows before"""
 
 
+BEFORE = Origin(b"", -1)
+"""of a region that was there when the stream of its table began, and of which nothing else is known"""
+
+
 @dataclass(frozen=True)
 class Taken:
     """Entries of one WAL file, in its order: those of followed tables that hold data, openings and closings."""

@@ -30,6 +30,7 @@ class Step(StrEnum):
     """all rows were sent; the table's changes are held until those of other tables were sent, too"""
     CATCHING_UP = "catching up"
     """changes that the snapshot has are left out until the log was followed past it"""
+    DONE = "done"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class TableSnapshot:
     """by the master's clock"""
     rows: int = 0
     """sent so far"""
+    count: int = 0
+    """how many snapshots of the table were begun before, in this epoch: later ones have higher positions"""
 
     @property
     def holds(self) -> bool:
@@ -113,7 +116,7 @@ class Snapshots:
     @property
     def behind(self) -> frozenset[str]:
         """The tables of which something older than the log that was followed may still be sent."""
-        return frozenset(name for name, table in self.tables.items() if table.step is not Step.WANTED)
+        return frozenset(name for name, table in self.tables.items() if table.step not in (Step.WANTED, Step.DONE))
 
     @property
     def covering(self) -> dict[str, RegionRows]:
@@ -152,7 +155,7 @@ def _encoded(value: Any) -> bytes:
 def _table_json(table: TableSnapshot) -> dict[str, Any]:
     return {
         "step": table.step, "name": table.name, "asked_ms": table.asked_ms, "since_ms": table.since_ms,
-        "taken_ms": table.taken_ms, "rows": table.rows,
+        "taken_ms": table.taken_ms, "rows": table.rows, "count": table.count,
     }  # fmt: skip
 
 

@@ -22,10 +22,10 @@ from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.errors import TableNotFoundError
 from walferry.run.notes.table_snapshots import Progress, asked_again, drop_progress, keep_progress, take_request
 from walferry.run.run import LogRun
-from walferry.snapshots.manifest import SnapshotRegion
+from walferry.snapshots.manifest import SnapshotRegion, has_manifest
 from walferry.streams.delivery import Delivery, Sender
 from walferry.streams.message import events
-from walferry.streams.message.changes import Form, Messages, messages
+from walferry.streams.message.changes import Form, Messages, SnapshotMark, messages
 from walferry.streams.ordering.sent import RegionSent
 from walferry.streams.snapshot.records import RegionRows, Snapshots, Step, TableSnapshot
 from walferry.streams.snapshot.rows import Rows, rows_of
@@ -106,25 +106,36 @@ class SnapshotSender:
         held = {hold.table for hold in self._run.ledger.quarantine.holds()}
         for table, request in asked_again(self._run.ledger).items():
             known = self.snapshots.tables.get(table)
-            if (known is not None and known.asked_ms != request.asked_ms) or table in held:
+            is_done = known is None or known.step is Step.DONE
+            if table in held or (known is not None and not is_done and known.asked_ms != request.asked_ms):
                 continue  # another one comes first
-            if known is None:
-                self._commit(self._with(table, TableSnapshot(Step.WANTED, "", request.asked_ms, now_ms())))
+            if is_done:
+                count = 0 if known is None else known.count
+                wanted = TableSnapshot(Step.WANTED, asked_ms=request.asked_ms, since_ms=now_ms(), count=count)
+                self._commit(self._with(table, wanted))
                 log.info("%s: all rows are sent again, as %s asked: %s", table, request.by, request.reason)
             take_request(self._run.ledger, table)
 
+    def is_due(self, moment_ms: int, sent: Collection[str]) -> bool:
+        """Whether `followed` will change something."""
+        return self._followed(moment_ms, sent) != self.snapshots
+
     def followed(self, moment_ms: int, sent: Collection[str]) -> None:
-        """The log was followed up to a moment, and of the tables `sent`, all of it is sent: hold those whose snapshots
-        are wanted, and forget the snapshots that it was followed past."""
+        """The log was followed up to a moment, and of the tables `sent`, all of it is sent, which is recorded: hold
+        those whose snapshots are wanted, and forget the snapshots that it was followed past."""
+        self._commit(self._followed(moment_ms, sent))
+
+    def _followed(self, moment_ms: int, sent: Collection[str]) -> Snapshots:
         now = self.snapshots
         for table, known in list(now.tables.items()):
             if known.since_ms >= moment_ms or table in self._held or table not in sent:
                 continue
             if known.step is Step.WANTED:
-                now = _with(now, table, replace(known, step=Step.TAKING, name=snapshot_name(self._run.run_id, table)))
+                name = snapshot_name(self._run.run_id, table)
+                now = _with(now, table, replace(known, step=Step.TAKING, name=name, count=known.count + 1))
             elif known.step is Step.CATCHING_UP:
-                now = now.without(table)
-        self._commit(now)
+                now = _with(now.without(table), table, TableSnapshot(Step.DONE, count=known.count))
+        return now
 
     def go_on(self, seconds: float, most_bytes: float = COMMIT_BYTES) -> Delivered:
         """Take a snapshot, or send rows of it, for about so long, and about so many bytes of messages at most.
@@ -145,7 +156,7 @@ class SnapshotSender:
                 raise
             except WalferryError as error:
                 name = self.snapshots.tables[table].name
-                if name in self._at_source():
+                if self._is_there(name):
                     raise
                 raise TransientError(f"snapshot {name} at the source was deleted", snapshot=name) from error
         return delivered
@@ -161,17 +172,16 @@ class SnapshotSender:
     def _begin_again(self) -> None:
         """Another run's snapshots are gone, or will be: begin these tables again."""
         now = self.snapshots
-        sends = any(known.step is Step.SENDING for known in now.tables.values())
-        there = self._at_source() if sends else frozenset()
         for table, known in list(now.tables.items()):
             if known.step not in (Step.TAKING, Step.SENDING):
                 continue
             own = known.name.startswith(f"{self._run.run_id}-")
-            if own and (known.step is Step.TAKING or known.name in there):
+            if own and (known.step is Step.TAKING or self._is_there(known.name)):
                 continue
             log.warning("snapshot %s is gone: all rows of %s are sent from another one", known.name, table)
             name = snapshot_name(self._run.run_id, table)
-            now = _with(now.without(table), table, TableSnapshot(Step.TAKING, name, known.asked_ms))
+            again = TableSnapshot(Step.TAKING, name, known.asked_ms, count=known.count + 1)
+            now = _with(now.without(table), table, again)
         self._commit(now)
 
     def _drop_left_over(self) -> None:
@@ -181,9 +191,9 @@ class SnapshotSender:
             if item.kind == "snapshot" and item.state != "removed" and item.name not in needed:
                 drop(self._run, item.name)
 
-    def _at_source(self) -> frozenset[str]:
-        """The names of the snapshots that there are."""
-        return frozenset(snapshot.name for snapshot in self._run.source.snapshots())
+    def _is_there(self, name: str) -> bool:
+        """Whether a snapshot has its files. (The master's list may be incomplete after a restart.)"""
+        return has_manifest(self._run.source_files, self._run.source_root, name)
 
     def _take(self, table: str, seconds: float) -> None:
         known = self.snapshots.tables[table]
@@ -201,7 +211,7 @@ class SnapshotSender:
             log.info("%s; it is taken again once they were seen", error)
             self._taking = None
             drop(self._run, known.name)
-            self._commit(self._with(table, replace(known, step=Step.WANTED, name="", since_ms=now_ms())))
+            self._commit(_let_go(self._with(table, replace(known, step=Step.WANTED, name="", since_ms=now_ms()))))
             return
         except TableNotFoundError:
             log.warning("%s was dropped: it has no rows to send", table)
@@ -248,13 +258,14 @@ class SnapshotSender:
             self._tell(table)
 
     def _deliver(self, table: str, rows: Rows, made: Messages, delivered: Delivered) -> None:
-        form = replace(self._form, snapshot=self.snapshots.tables[table].name)
+        form = replace(self._form, snapshot=_mark(self.snapshots.tables[table]))
         fitting = self._delivery.fit(form, rows.batch, made)
+        name = self.snapshots.tables[table].name
         for number, reason in sorted(fitting.refused.items()):
             raise UsageError(
-                f"row {made.key(number).decode()} cannot be sent from snapshot {form.snapshot}: {reason}. "
+                f"row {made.key(number).decode()} cannot be sent from snapshot {name}: {reason}. "
                 "What was sent before it stays; once it can be sent, the stream goes on from there",
-                table=table, snapshot=form.snapshot,
+                table=table, snapshot=name,
             )  # fmt: skip
         self._delivery.send(rows.batch, made, fitting.claims)
         delivered.rows += len(made)
@@ -265,7 +276,7 @@ class SnapshotSender:
         self, table: str, known: TableSnapshot, found: Sequence[SnapshotRegion], wanted: Mapping[str, RegionRows]
     ) -> Iterator[_Made]:
         """The rest of a snapshot; runs in a thread of its own."""
-        form = replace(self._form, snapshot=known.name)
+        form = replace(self._form, snapshot=_mark(known))
         for region in found:
             known_rows = wanted[region.name]
             if known_rows.next is None:
@@ -307,6 +318,10 @@ class SnapshotSender:
     def _commit(self, now: Snapshots) -> None:
         self._sink.commit(now.changed(self.snapshots))
         self.snapshots = now
+
+
+def _mark(known: TableSnapshot) -> SnapshotMark:
+    return SnapshotMark(known.name, known.count)
 
 
 def _let_go(now: Snapshots) -> Snapshots:

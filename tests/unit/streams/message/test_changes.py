@@ -30,7 +30,7 @@ from walferry.formats.entries import index_entry_cells
 from walferry.formats.wal import EntryBatch, WalReader
 from walferry.streams.message import _change_kernels as kernels
 from walferry.streams.message import _json_kernels as json_kernels
-from walferry.streams.message.changes import BytesAs, Form, Selection, messages
+from walferry.streams.message.changes import BytesAs, Form, Selection, SnapshotMark, messages
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "wal"
 
@@ -219,21 +219,22 @@ def test_a_position_that_does_not_fit_into_a_version_is_refused(wide: Entry, rea
         found.headers(1)
 
 
-def test_the_65536th_row_of_an_entry_is_refused_since_that_index_is_the_snapshots() -> None:
-    found = made(Form("prod", 1), [Entry([Cell(b"%d" % number) for number in range(65537)])])
+def test_the_65281st_row_of_an_entry_is_refused_since_that_index_is_a_snapshots() -> None:
+    found = made(Form("prod", 1), [Entry([Cell(b"%d" % number) for number in range(65282)])])
     assert {number: reason.partition(" does")[0] for number, reason in found.refused.items()} == {
-        65535: "number 65535 of the row in its entry", 65536: "number 65536 of the row in its entry",
+        65280: "number 65280 of the row in its entry", 65281: "number 65281 of the row in its entry",
     }  # fmt: skip
-    assert dict(found.headers(65534))["version"] == b"%d" % (1 << 16 | 65534)
+    assert dict(found.headers(65279))["version"] == b"%d" % (1 << 16 | 65279)
 
 
-def test_a_row_of_a_snapshot_is_marked_and_comes_after_every_change_of_its_number() -> None:
+@pytest.mark.parametrize(("count", "index"), [(0, 65280), (7, 65287), (255, 65535), (300, 65535)])
+def test_a_row_of_a_snapshot_is_marked_and_comes_after_every_change_of_its_number(count: int, index: int) -> None:
     entries = [Entry([Cell(b"a")], 7), Entry([Cell(b"b"), Cell(b"b")], 8)]
-    changes, rows = made(Form("prod", 1), entries), made(Form("prod", 1, snapshot="s-1"), entries)
+    changes, rows = made(Form("prod", 1), entries), made(Form("prod", 1, snapshot=SnapshotMark("s-1", count)), entries)
     for number in range(2):
         change, row = json.loads(changes.value(number)), json.loads(rows.value(number))
-        assert (row.pop("snapshot"), row.pop("position")) == ("s-1", [0, 7 + number, 65535])
-        assert change.pop("position") < [0, 7 + number, 65535]
+        assert (row.pop("snapshot"), row.pop("position")) == ("s-1", [0, 7 + number, index])
+        assert change.pop("position") < [0, 7 + number, index]
         assert change == row
         assert rows.key(number) == changes.key(number)
 

@@ -9,7 +9,7 @@ from walferry.streams.ordering.sent import StreamPositions
 from walferry.streams.snapshot.records import RegionRows, Snapshots, Step, TableSnapshot
 
 NAMES, ROWS, NUMBERS = st.text(min_size=1, max_size=5), st.binary(max_size=3), st.integers(0, 2**40)
-TABLES = st.builds(TableSnapshot, st.sampled_from(Step), NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+TABLES = st.builds(TableSnapshot, st.sampled_from(Step), NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
 REGIONS = st.builds(
     RegionRows, NAMES, ROWS, ROWS, NUMBERS, st.dictionaries(st.binary(min_size=1, max_size=3), NUMBERS, min_size=1),
     st.frozensets(NAMES), st.integers(0, 127), st.none() | ROWS,

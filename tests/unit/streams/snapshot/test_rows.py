@@ -15,7 +15,7 @@ from unit.hfile_snapshot import laid_out, stored
 from unit.streams.message.naive_messages import KINDS
 from walferry.snapshots.manifest import read_manifest, snapshot_regions
 from walferry.storage import Local
-from walferry.streams.message.changes import Form, messages
+from walferry.streams.message.changes import Form, SnapshotMark, messages
 from walferry.streams.snapshot import rows as reading
 from walferry.streams.snapshot.rows import rows_of
 
@@ -26,7 +26,7 @@ def read(root: Path, start: bytes = b"") -> list[tuple[dict[str, Any], bytes]]:
     found = []
     for rows in rows_of(Local(), "t", region, start, 7, 1234):
         picked = np.arange(len(rows.batch))
-        made = messages(Form("c", 1, snapshot="s"), rows.batch, picked, np.full(len(picked), 2, np.int32))
+        made = messages(Form("c", 1, snapshot=SnapshotMark("s")), rows.batch, picked, np.full(len(picked), 2, np.int32))
         assert not made.refused
         found += [(json.loads(made.value(number)), rows.next) for number in range(len(made))]
     return found
@@ -56,7 +56,7 @@ def test_each_row_is_one_message_with_all_that_is_stored_of_it(
     rows = [row for row, _ in groupby(EXPECTED, key=lambda cell: cell[0])]
     assert [base64.b64decode(value["row"]) for value, _ in found] == rows
     for value, _ in found:
-        assert (value["snapshot"], value["position"], value["write_time"]) == ("s", [2, 7, 65535], 1234)
+        assert (value["snapshot"], value["position"], value["write_time"]) == ("s", [2, 7, 65280], 1234)
 
 
 def test_reading_goes_on_at_the_row_that_follows_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from walferry.ledger import Ledger, QuarantineItem
 from walferry.ledger.rows import Hold
 from walferry.run.notes.table_snapshots import ask_again, asked_again, sends_rows
 from walferry.run.run import LogRun
-from walferry.snapshots.manifest import read_manifest
+from walferry.snapshots.manifest import read_manifest, snapshot_regions
 from walferry.storage import Local
 from walferry.streams.delivery import Delivery, Topic
 from walferry.streams.message.changes import Form
@@ -160,7 +160,7 @@ def test_a_snapshot_is_forgotten_only_once_the_log_was_followed_past_it_with_not
         sender.followed(since_ms + 1, {"other"})
         assert world.step is Step.CATCHING_UP
         sender.followed(since_ms + 1, {"t"})
-    assert world.kafka.records == {}
+    assert world.kafka.snapshots == Snapshots({"t": TableSnapshot(Step.DONE, count=0)})
 
 
 def test_a_process_that_is_killed_in_between_repeats_no_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +199,8 @@ def test_if_the_snapshot_is_gone_all_rows_are_sent_from_another_one(
         world.go_on(sender, Step.CATCHING_UP)
     assert world.kafka.kinds == ["snapshot_begins", "row"] * 2 + ["snapshot_ends"]
     last = world.kafka.values[-1]["event"]
+    indexes = {value["snapshot"]: value["position"][2] for value in world.kafka.values if "row" in value}
+    assert list(indexes.values()) == [65280, 65281]
     assert last["rows"] == sum(value.get("snapshot") == last["snapshot"] for value in world.kafka.values) == ROWS
 
 
@@ -243,6 +245,8 @@ def test_a_row_that_is_too_large_stops_the_stream_and_is_sent_once_it_fits(world
 
 
 def test_rows_that_a_person_asks_for_again_are_taken_once_the_log_was_followed_up_to_then(world: World) -> None:
+    (region,) = snapshot_regions(str(world.root), read_manifest(Local(), str(world.root), "s"))
+    world.sent = {region.name: RegionSent("t", "", 7, 0, None)}
     ask_again(world.ledger, "t", "kim", "an index was lost")
     with world.sender() as sender:
         sender.take_up()
@@ -250,8 +254,13 @@ def test_rows_that_a_person_asks_for_again_are_taken_once_the_log_was_followed_u
         since_ms = world.kafka.snapshots.tables["t"].since_ms
         sender.followed(since_ms, {"t"})
         assert world.step is Step.WANTED
+        assert not sender.is_due(since_ms, {"t"})
+        assert sender.is_due(since_ms + 1, {"t"})
         sender.followed(since_ms + 1, {"t"})
         assert sender.snapshots.holding == {"t"}
+    with world.sender() as sender:
+        world.go_on(sender, Step.CATCHING_UP)
+    assert {value["position"][2] for value in world.kafka.values if "row" in value} == {65281}
 
 
 def test_regions_that_the_stream_has_not_seen_are_seen_first(world: World) -> None:
