@@ -55,8 +55,9 @@ READ_A_LOG = """
 import sys
 from walferry.spark.session import open_session
 
-cells = open_session("an analyst's").read.format("hbase_wal").load(sys.argv[1])
-print(cells.count(), len(cells.columns))
+read = open_session("an analyst's").read
+cells = read.format("hbase_wal").load(sys.argv[1])
+print(cells.count(), len(cells.columns), len(read.format("hbase_changes").load(sys.argv[1]).columns))
 """
 
 USE_ALONE = """
@@ -200,9 +201,10 @@ def test_connection_types_links_board_and_dags_are_there_once(
 
 
 def test_an_analysts_job_reads_a_log(python: Path, variables: dict[str, str], tmp_path: Path) -> None:
-    cells, columns = run(python, "-c", READ_A_LOG, FIXTURE, folder=tmp_path, **variables).split()
+    cells, columns, of_changes = run(python, "-c", READ_A_LOG, FIXTURE, folder=tmp_path, **variables).split()
     assert int(cells) > 0
     assert int(columns) == 14
+    assert int(of_changes) == 15
 
 
 def test_a_tasks_spark_job_runs_out_of_the_installed_package(

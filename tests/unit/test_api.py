@@ -40,6 +40,7 @@ SPARK = {
     "hbase_wal": ("wal_source", {"cells": "walferry.formats.entries:WAL_CELL_SCHEMA",
                                  "entries": "walferry.spark.wal_query:ENTRY_SCHEMA"}),
     "hbase_wal as a stream": ("wal_stream", {}),
+    "hbase_changes": ("changes_source", {"changes": "walferry.formats.changes:CHANGE_SCHEMA"}),
     "hbase_snapshot": ("snapshot_source", {"cells": "walferry.formats.cells:CELL_SCHEMA",
                                            "rows": "walferry.formats.resolve:ROW_SCHEMA"}),
 }  # fmt: skip

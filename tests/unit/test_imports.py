@@ -101,7 +101,7 @@ WHAT = {
     "show; `snapshot stat`",
     "run": "a run as a process sees it: spec, phases, both clusters, state, lag, backlog, write stop",
     "spark": "only what is Spark: session, work fanned out to executors, the data sources `hbase_wal` "
-    "(batch and stream) and `hbase_snapshot`",
+    "and `hbase_changes` (batch and stream) and `hbase_snapshot`",
     "apply": "from entries to the target: route, by group, by row, in bulk, writers, the outcome of each file",
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, the throttle, lineage, protection, "
     "quarantine",

@@ -123,24 +123,7 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
     """Blocks of whole rows of one region, by one scanner."""
     assert region.server is not None
     server = region.server.address
-    request = pb.ScanRequest(
-        region=region.specifier,
-        scan=pb.Scan(
-            start_row=start,
-            stop_row=stop,
-            include_stop_row=query.with_stop,
-            column=[pb.Column(family=family.encode()) for family in query.families or ()],
-            max_versions=query.max_versions,
-            cache_blocks=query.cached,
-            max_result_size=query.max_result_bytes,
-            filter=query.rows,
-            time_range=None if query.since_ms is None else pb.TimeRange(**{"from": query.since_ms}),
-            # Bytes.toBytes(true)
-            attribute=[pb.NameBytesPair(name="_raw_", value=b"\xff")] if query.raw else [],
-        ),
-    )
-    if query.read_point is not None:
-        request.scan.mvcc_read_point = query.read_point
+    request = pb.ScanRequest(region=region.specifier, scan=_scan_of(start, stop, query))
     scanner_id: int | None = None
     pending, row = BytesIO(), b""  # the first cells of a row that the server has not sent completely, and its key
     sequence = 0
@@ -181,6 +164,25 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
     finally:
         if scanner_id is not None:
             _close(client, server, scanner_id)
+
+
+def _scan_of(start: bytes, stop: bytes, query: _Query) -> pb.Scan:
+    scan = pb.Scan(
+        start_row=start,
+        stop_row=stop,
+        include_stop_row=query.with_stop,
+        column=[pb.Column(family=family.encode()) for family in query.families or ()],
+        max_versions=query.max_versions,
+        cache_blocks=query.cached,
+        max_result_size=query.max_result_bytes,
+        filter=query.rows,
+        time_range=None if query.since_ms is None else pb.TimeRange(**{"from": query.since_ms}),
+        # Bytes.toBytes(true)
+        attribute=[pb.NameBytesPair(name="_raw_", value=b"\xff")] if query.raw else [],
+    )
+    if query.read_point is not None:
+        scan.mvcc_read_point = query.read_point
+    return scan
 
 
 def _close(client: Calls, server: str, scanner_id: int) -> None:

@@ -34,7 +34,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from walferry.errors import UsageError
-from walferry.spark.wal_query import BATCH_BYTES, SCHEMAS, WalQuery
+from walferry.spark.wal_query import BATCH_BYTES, WalQuery
 from walferry.storage import FileStatus, FileSystem
 from walferry.wal.open import open_wal_at
 
@@ -47,15 +47,15 @@ class HBaseWalDataSource(DataSource):
         return "hbase_wal"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(SCHEMAS[WalQuery.parse(self.options).view])
+        return from_arrow_schema(WalQuery.parse(self.options, self.name()).schema)
 
     def reader(self, schema: StructType) -> HBaseWalReader:
-        return HBaseWalReader(WalQuery.parse(self.options, stream=False))
+        return HBaseWalReader(WalQuery.parse(self.options, self.name(), stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        query = WalQuery.parse(self.options, stream=True)
+        query = WalQuery.parse(self.options, self.name(), stream=True)
         if find_spec("pyspark.sql.streaming.datasource") is None:
-            raise UsageError(f"a stream of hbase_wal needs PySpark 4.2 or newer; this is {pyspark.__version__}")
+            raise UsageError(f"a stream of {self.name()} needs PySpark 4.2 or newer; this is {pyspark.__version__}")
         from walferry.spark.wal_stream import HBaseWalStream  # needs classes of 4.2
 
         return HBaseWalStream(query)
@@ -80,7 +80,7 @@ class HBaseWalReader(DataSourceReader):
             files, place = self.query.open(path)
             status = files.status(place)
             if status is None:
-                raise UsageError(f"hbase_wal: {path} does not exist", path=path)
+                raise UsageError(f"{self.query.source}: {path} does not exist", path=path)
             listed = _wals_below(files, place) if status.is_dir else [place]
             # Names listed files like the given path: with the URL's host, or without a host on a local disk.
             host = "" if path.startswith("file:") else path.removesuffix(place)

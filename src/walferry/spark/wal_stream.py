@@ -106,7 +106,7 @@ class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         files, root = self._open()
         file = live_file(root, span.file)
         if file is None:
-            raise WalferryError(f"hbase_wal: {span.file} is not the name of a WAL of user tables")
+            raise WalferryError(f"{self.query.source}: {span.file} is not the name of a WAL of user tables")
         stop = None if span.sealed else span.stop
         wal = open_wal(files, root, file, Until.SEALED, start=span.start, stop=stop, batch_bytes=BATCH_BYTES)
         try:

@@ -66,7 +66,7 @@ class LiveTail:
         being split"""
         if files.status(f"{root}/WALs") is None:
             raise UsageError(
-                f"hbase_wal: there is no folder {root}/WALs; set the stream's path to HBase's root folder (or its "
+                f"there is no folder {root}/WALs; set the stream's path to HBase's root folder (or its "
                 "hbase.wal.dir), which has the folders WALs and oldWALs",
                 path=root,
             )

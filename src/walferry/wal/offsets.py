@@ -85,7 +85,7 @@ class Offset:
             spans = tuple(FileSpan(name, **known) for name, known in value["spans"].items())
             return cls(int(value["batch"]), groups, spans)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise WalferryError(f"hbase_wal did not write the offset {dict(value)!r}") from error
+            raise WalferryError(f"walferry did not write the offset {dict(value)!r}") from error
 
 
 def between(start: Offset, end: Offset) -> tuple[FileSpan, ...]:
@@ -94,7 +94,7 @@ def between(start: Offset, end: Offset) -> tuple[FileSpan, ...]:
         return ()
     if end.batch != start.batch + 1:
         raise WalferryError(
-            f"hbase_wal returns one batch at a time, but was asked for batches {start.batch} to {end.batch}"
+            f"walferry returns one batch at a time, but was asked for batches {start.batch} to {end.batch}"
         )
     return end.spans
 

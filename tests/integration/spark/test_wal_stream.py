@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -17,13 +18,16 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from integration.migration.moves import content
+from integration.migration.moves import content, visible
+from integration.spark.documented import documented, documented_block
 from walferry.embedded.cluster import MiniCluster
 from walferry.errors import UsageError, WalferryError
+from walferry.hbase import mutate
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.hbase.zookeeper import Server
 from walferry.spark import wal_source
+from walferry.spark.changes_source import HBaseChangesDataSource
 from walferry.spark.wal_query import WalQuery
 from walferry.storage import WebHdfs
 
@@ -37,8 +41,11 @@ MOST_FILES = 2
 class Followed:
     """A stream with a checkpoint, and what each of its micro-batches gave out."""
 
-    def __init__(self, spark: SparkSession, root: str, checkpoint: Path, **options: object) -> None:
+    def __init__(
+        self, spark: SparkSession, root: str, checkpoint: Path, source: str = "hbase_wal", **options: object
+    ) -> None:
         self._spark = spark
+        self._source = source
         self._root = root
         self.checkpoint = checkpoint
         self._options = options
@@ -51,7 +58,9 @@ class Followed:
         with self._between_batches:
             if self._stopping:
                 raise RuntimeError("the query ends in the middle of a batch")
-            rows = sorted(frame.collect(), key=lambda row: (row.file, row.offset, row["index"]))
+            rows = frame.collect()
+        if self._source == "hbase_wal":
+            rows.sort(key=lambda row: (row.file, row.offset, row["index"]))
         if batch in self.batches:
             self.repeated += 1
             assert rows == self.batches[batch], "a batch that is repeated must give out the same"
@@ -59,7 +68,7 @@ class Followed:
 
     def start(self, **trigger: Any) -> StreamingQuery:
         self._stopping = False
-        reader = self._spark.readStream.format("hbase_wal")
+        reader = self._spark.readStream.format(self._source)
         for name, value in self._options.items():
             reader = reader.option(name, str(value))
         writer = reader.load(self._root).writeStream.foreachBatch(self._take)
@@ -251,6 +260,52 @@ def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_regions_move
     require_each_edit_once(spark, source, table, followed, writer)
     assert any(victim.name.split(",")[2] in row.file for row in followed.rows)
     require_bounded(followed)
+
+
+@pytest.mark.cluster
+def test_changes_of_a_table_after_a_snapshot_of_it_give_what_a_client_reads(
+    source: MiniCluster, at_source: HBaseClient, table: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    address, root = source.address, str(urlsplit(source.address.rootdir).path)
+    at_source.create_table(table, {"f": {"VERSIONS": "3"}, "g": {}}, (b"r3",))
+
+    def write(value: bytes) -> None:
+        at_source.put(table, [Cell(b"r%d" % n, family, b"q", value) for n in range(6) for family in (b"f", b"g")])
+
+    write(b"before the stream")
+    given = {"webhdfs": address.webhdfs, "user": address.user, "tables": table, "starting": "latest"}
+    followed = Followed(spark, address.wal_path, tmp_path / "checkpoint", "hbase_changes", **given)
+    followed.catch_up()
+    assert followed.rows == []
+    write(b"in both")
+    at_source.mutate(table, [mutate.delete_family(b"r0", b"f")])
+    at_source.snapshot(f"s{table}", table)
+    try:
+        write(b"in the log only")
+        at_source.mutate(
+            table,
+            [
+                mutate.delete_family(b"r1", b"f"),
+                mutate.delete_column(b"r2", b"g", b"q"),
+                mutate.delete_version(b"r4", b"f", b"q"),
+            ],
+        )
+        followed.catch_up()
+        names = documented("def columns_of") | {"spark": spark}
+        exec(documented_block("def changes_of").split("\n\nstored")[0], names)
+        stored = spark.read.format("hbase_snapshot").option("snapshot", f"s{table}").option("raw", "true")
+        first = names["changes_of"](stored.option("webhdfs", address.webhdfs).load(root), table)
+        changes = spark.createDataFrame(followed.rows, HBaseChangesDataSource({"path": "/"}).schema())
+        state = names["columns_of"](first.unionByName(changes.select(first.columns))).where("timestamp IS NOT NULL")
+        found = {
+            (bytes(one.row), one.family.encode() + b":" + bytes(one.qualifier)): bytes(one.value)
+            for one in state.collect()
+        }
+    finally:
+        at_source.delete_snapshot(f"s{table}")
+    assert found == {(row, column): cells[0][0] for row, column, cells in visible(source, table)}
+    assert len(found) == 10
+    assert found[b"r4", b"f:q"] == b"in both"
 
 
 # ------------------------------------------------------------------ without a cluster

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from walferry.formats.changes import FIRST_SNAPSHOT_INDEX, INCARNATION_BITS, SEQUENCE_NUMBER_BITS
 from walferry.formats.kernels import (
     FAMILY_LENGTH,
     FAMILY_START,
@@ -33,10 +34,6 @@ PICK, INDEX, START, CELLS, FIRST, REASON, DETAIL = range(RUN_FIELDS)
 cells; the number of its first one among all picked cells; why it is refused, with a number that says more"""
 
 FINE, UNKNOWN_TYPE, WIDE_INCARNATION, WIDE_SEQUENCE_NUMBER, WIDE_INDEX, NOT_DECODED = range(6)
-INCARNATION_BITS, SEQUENCE_NUMBER_BITS, INDEX_BITS = 7, 40, 16
-"""of a version, from high to low"""
-FIRST_SNAPSHOT_INDEX = (1 << INDEX_BITS) - 256
-"""of the rows of snapshots; entries of the log have lower ones"""
 
 PUT, DELETE_VERSION, DELETE_COLUMN = 4, 8, 12  # CellType
 _NAMES = {

@@ -18,6 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from walferry.formats.cells import Bytes, CellType, Int32s, Int64s
+from walferry.formats.changes import (
+    FIRST_SNAPSHOT_INDEX,
+    INCARNATION_BITS,
+    INDEX_BITS,
+    SEQUENCE_NUMBER_BITS,
+    version_of,
+)
 from walferry.formats.entries import index_entry_cells
 from walferry.formats.kernels import CELL_FIELDS
 from walferry.formats.wal import EntryBatch, cluster_ids
@@ -64,7 +71,7 @@ class SnapshotMark:
     @property
     def index(self) -> int:
         """The index in the positions of its rows: above that of every change, and of the rows of earlier snapshots."""
-        return min(kernels.FIRST_SNAPSHOT_INDEX + self.count, (1 << kernels.INDEX_BITS) - 1)
+        return min(FIRST_SNAPSHOT_INDEX + self.count, (1 << INDEX_BITS) - 1)
 
 
 @dataclass(frozen=True)
@@ -85,11 +92,10 @@ class Form:
 
 def headers_of(epoch: int, incarnation: int, sequence_number: int, index: int) -> list[tuple[str, bytes]]:
     """The headers of a message at a position: position, epoch and version."""
-    version = (incarnation << kernels.SEQUENCE_NUMBER_BITS | sequence_number) << kernels.INDEX_BITS | index
     return [
         ("position", b"%d.%d.%d" % (incarnation, sequence_number, index)),
         ("epoch", b"%d" % epoch),
-        ("version", b"%d" % version),
+        ("version", b"%d" % version_of(incarnation, sequence_number, index)),
     ]
 
 
@@ -288,11 +294,11 @@ def _refusals(runs: Int64s) -> dict[int, str]:
 _REASONS = {
     kernels.UNKNOWN_TYPE: "a cell has the type {}, which this version of walferry does not know",
     kernels.WIDE_INCARNATION: "incarnation {} does not fit into the "
-    f"{kernels.INCARNATION_BITS} bits that a version has for it",
+    f"{INCARNATION_BITS} bits that a version has for it",
     kernels.WIDE_SEQUENCE_NUMBER: "sequence number {} does not fit into the "
-    f"{kernels.SEQUENCE_NUMBER_BITS} bits that a version has for it",
+    f"{SEQUENCE_NUMBER_BITS} bits that a version has for it",
     kernels.WIDE_INDEX: "number {} of the row in its entry does not fit into the "
-    f"{kernels.INDEX_BITS} bits that a version has for it",
+    f"{INDEX_BITS} bits that a version has for it",
 }
 
 
