@@ -116,8 +116,8 @@ def _follow(run: StreamRun, turn: Turn) -> None:
         run.ledger.notes.keep(SENT, {"at_ms": now_ms()})
         known = _known_regions(run, positions)
         delivery, form = _delivery(run, topics, sink), _form(run)
-        with SnapshotSender(run, form, delivery, sink, sink.positions, positions.regions) as snapshots:
-            covered = Covered(snapshots.snapshots.covering, known.origin)
+        covered = Covered({}, known.origin)
+        with SnapshotSender(run, form, delivery, sink, sink.positions, positions.regions, covered) as snapshots:
             sending = _sending(run, form, delivery, positions, covered)
             held = run.ledger.quarantine.holds()
             holding = snapshots.snapshots.holding

@@ -75,7 +75,7 @@ def test_many_are_answered_in_their_order_with_a_bounded_number_in_flight(
     found = client.read_points(asked)
     assert found == [numbers(source, region, of_edits=False)[-1] for region in reversed(regions)]
     assert len(set(found)) == len(regions) == 20
-    assert most[0] == AT_ONCE
+    assert 1 < most[0] <= AT_ONCE
     assert client.read_points([]) == []
 
 

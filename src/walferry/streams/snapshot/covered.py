@@ -40,9 +40,13 @@ class Covered:
     """What the snapshots of tables have that were sent, until the log was followed past them."""
 
     def __init__(self, regions: Mapping[str, RegionRows], origin: Callable[[str], Origin | None]) -> None:
-        """`regions`: those of the snapshots, by encoded name. `origin`: of any region; None: unknown."""
-        self._regions = dict(regions)
+        """`regions`: as `change` takes them. `origin`: of any region; None: unknown."""
         self._origin = origin
+        self.change(regions)
+
+    def change(self, regions: Mapping[str, RegionRows]) -> None:
+        """From now on, these are the regions of the snapshots, by encoded name."""
+        self._regions = dict(regions)
         self._tables: dict[str, list[_Covered]] = defaultdict(list)
         for name, rows in sorted(regions.items(), key=lambda pair: pair[1].start):
             self._tables[rows.table].append(_Covered(name, rows))

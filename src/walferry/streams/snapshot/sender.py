@@ -27,6 +27,7 @@ from walferry.streams.delivery import Delivery, Sender
 from walferry.streams.message import events
 from walferry.streams.message.changes import Form, Messages, SnapshotMark, messages
 from walferry.streams.ordering.sent import RegionSent
+from walferry.streams.snapshot.covered import Covered
 from walferry.streams.snapshot.records import RegionRows, Snapshots, Step, TableSnapshot
 from walferry.streams.snapshot.rows import Rows, rows_of
 from walferry.streams.snapshot.taking import RegionsChangedError, Taken, drop, regions_of, snapshot_name, take
@@ -68,14 +69,18 @@ class SnapshotSender:
         sink: Sender,
         records: Mapping[str, bytes],
         sent: Mapping[str, RegionSent],
+        covered: Covered,
     ) -> None:
-        """`records`: of the position topic. `sent`: how far each region was sent, of tables that are held now."""
+        """`records`: of the position topic. `sent`: how far each region was sent, of tables that are held now.
+        `covered`: is told which snapshots the log is followed past."""
         self._run = run
         self._form = form
         self._delivery = delivery
         self._sink = sink
         self._sent = sent
+        self._covered = covered
         self.snapshots = Snapshots.of_records(records)
+        covered.change(self.snapshots.covering)
         self._taking: Future[Taken] | None = None
         self._reading: Iterator[_Made] | None = None
         self._next: Future[_Made | None] | None = None
@@ -317,6 +322,8 @@ class SnapshotSender:
 
     def _commit(self, now: Snapshots) -> None:
         self._sink.commit(now.changed(self.snapshots))
+        if now.behind != self.snapshots.behind:
+            self._covered.change(now.covering)
         self.snapshots = now
 
 

@@ -12,7 +12,9 @@ from typing import Any, cast
 import pytest
 
 from unit.hfile_snapshot import laid_out, stored
+from unit.streams.message.naive_messages import Cell, Entry
 from unit.streams.stream_ledger import opened
+from unit.streams.test_sending import taken
 from walferry.errors import TransientError, UsageError
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.errors import TableNotFoundError
@@ -27,6 +29,7 @@ from walferry.streams.message.changes import Form
 from walferry.streams.ordering.sent import RegionSent
 from walferry.streams.snapshot import rows as reading
 from walferry.streams.snapshot import sender as sending
+from walferry.streams.snapshot.covered import Covered
 from walferry.streams.snapshot.records import Snapshots, Step, TableSnapshot
 from walferry.streams.snapshot.sender import SnapshotSender
 
@@ -107,8 +110,9 @@ class World:
         )  # fmt: skip
         topic = Topic("topic", 1, self.most_bytes)
         delivery = Delivery({"a": topic, "t": topic}, self.kafka)
+        self.covered = Covered({}, lambda region: None)
         return SnapshotSender(
-            cast(LogRun, run), Form("c", 1), delivery, self.kafka, dict(self.kafka.records), self.sent
+            cast(LogRun, run), Form("c", 1), delivery, self.kafka, dict(self.kafka.records), self.sent, self.covered
         )
 
     def put(self, snapshot: TableSnapshot) -> None:
@@ -155,11 +159,14 @@ def test_a_snapshot_is_forgotten_only_once_the_log_was_followed_past_it_with_not
         since_ms = world.kafka.snapshots.tables["t"].since_ms
         sender.followed(since_ms + 1, {"t"})
         assert world.step is Step.CATCHING_UP, "this follower has held the table"
+    edits = taken([Entry([Cell()], 3, table="t")])
     with world.sender() as sender:
+        assert world.covered.has_some(edits)
         sender.followed(since_ms, {"t"})
         sender.followed(since_ms + 1, {"other"})
         assert world.step is Step.CATCHING_UP
         sender.followed(since_ms + 1, {"t"})
+        assert not world.covered.has_some(edits)
     assert world.kafka.snapshots == Snapshots({"t": TableSnapshot(Step.DONE, count=0)})
 
 
