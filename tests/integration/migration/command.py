@@ -11,7 +11,9 @@ COMMAND = (sys.executable, "-m", "walferry.cli")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"WALFERRY_LEDGER": f"sqlite:///{folder / 'ledger.db'}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    # Of a Spark session that an earlier test has started in this process: a decoder in the folder would not be found.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    return inherited | {"WALFERRY_LEDGER": f"sqlite:///{folder / 'ledger.db'}", "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def walferry(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
