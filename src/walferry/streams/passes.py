@@ -101,10 +101,8 @@ class Passes:
         self._held += self._account.add(passed)
         if passed.read_ms is not None:
             sent = frozenset(self._run.source_tables) - passed.waiting
-            if self._snapshots.is_due(passed.read_ms, sent):
-                self._follower.record()  # what a snapshot decides may no longer be asked of what lies before
-                self._snapshots.followed(passed.read_ms, sent)
-            self._times.tell(passed.read_ms, sent - self._snapshots.snapshots.behind)
+            self._snapshots.followed(passed.read_ms, sent, self._follower.record)
+            self._times.tell(passed.read_ms, sent - self._snapshots.snapshots.in_progress)
 
 
 def _let_go(run: StreamRun) -> None:

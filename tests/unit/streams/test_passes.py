@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,18 +13,16 @@ from walferry.streams.stream_run import StreamRun
 from walferry.streams.turn import Turn
 
 
-def test_the_positions_are_recorded_before_a_snapshot_is_forgotten_that_decides_what_of_the_log_is_sent() -> None:
+def test_a_snapshot_is_told_how_far_the_log_was_followed_and_how_that_is_recorded() -> None:
     calls: list[str] = []
     passed = Passed(0, 0, 0, 0, 7, frozenset({"held"}), None)
     follower: Any = SimpleNamespace(pass_once=lambda: passed, record=lambda: calls.append("recorded"))
 
-    def is_due(moment: int, sent: frozenset[str]) -> bool:
-        calls.append(f"due at {moment} of {sorted(sent)}")
-        return True
+    def followed(moment: int, sent: frozenset[str], record: Callable[[], None]) -> None:
+        calls.append(f"followed up to {moment}, of {sorted(sent)}")
+        record()
 
-    sender: Any = SimpleNamespace(
-        snapshots=Snapshots(), is_due=is_due, followed=lambda moment, sent: calls.append("followed")
-    )
+    sender: Any = SimpleNamespace(snapshots=Snapshots(), followed=followed)
     times: Any = SimpleNamespace(tell=lambda moment, tables: calls.append(f"resolved {sorted(tables)}"))
     passes = Passes.__new__(Passes)
     passes._run = cast(StreamRun, SimpleNamespace(source_tables=["held", "t"]))
@@ -33,4 +32,4 @@ def test_the_positions_are_recorded_before_a_snapshot_is_forgotten_that_decides_
     passes._account = cast(Any, SimpleNamespace(add=lambda passed: 0))
     passes._held, passes._owed = 0, (0, 0)
     passes._pass()
-    assert calls == ["due at 7 of ['t']", "recorded", "followed", "resolved ['t']"]
+    assert calls == ["followed up to 7, of ['t']", "recorded", "resolved ['t']"]

@@ -24,7 +24,7 @@ from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.migration.copying.copy_files import FileCopied, FileCopy, copy_files
 from walferry.migration.copying.history import load_history
 from walferry.migration.schema import as_cloned, left_out, make_namespace, schema_text
-from walferry.replay.keeping.objects import made, plan_own
+from walferry.replay.keeping.objects import made, plan_own, take_snapshot
 from walferry.replay.log.lineage import know_snapshot
 from walferry.replay.rights import lease
 from walferry.run.run import Run, archive_folder, data_folder
@@ -48,11 +48,7 @@ def snapshot(run: Run, table: str) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         name = run.snapshot(table)
-        there = name in {snapshot.name for snapshot in run.source.snapshots()}
-        plan_own(run, "source", "snapshot", name, there=there)
-        if not there:
-            run.source.snapshot(name, table)
-        made(run, "source", "snapshot", name)
+        take_snapshot(run, name, table)
         regions = store_files(manifest_of(run, table))
         know_snapshot(run.ledger, table, regions)
         return {"snapshot": name, "regions": len(regions)}

@@ -19,12 +19,13 @@ from itertools import islice, pairwise
 from pyspark.sql import SparkSession
 
 from walferry.clock import now_ms
-from walferry.errors import UnreadableInputError, WalferryError
+from walferry.errors import UnreadableInputError
 from walferry.formats.cells import CellIndex
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger.rows import ClusterSide, Purpose
 from walferry.migration.sides.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair, Taken, compare_pair, scans
+from walferry.replay.keeping.objects import drop_snapshot
 from walferry.run.run import Run
 from walferry.snapshots.manifest import (
     SnapshotRegion,
@@ -198,9 +199,4 @@ def _delete(run: Run, prefix: str) -> None:
     for item in run.ledger.objects.all():
         if item.kind != "snapshot" or item.state == "removed" or not item.name.startswith(prefix):
             continue
-        try:
-            (run.source if item.cluster == "source" else run.target).delete_snapshot(item.name)
-        except WalferryError as error:
-            log.warning("snapshot %s at the %s cannot be deleted now: %s", item.name, item.cluster, error)
-            continue
-        run.ledger.objects.removed(item.cluster, "snapshot", item.name)
+        drop_snapshot(run, run.source if item.cluster == "source" else run.target, item.cluster, item.name)

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from walferry.apply.bulk_loader import staging_folder
-from walferry.errors import UsageError
+from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
@@ -51,6 +51,27 @@ def made(run: LogRun, cluster: ClusterSide, kind: ObjectKind, name: str) -> None
     if record.state != "running":
         release(run, aborted=record.state == "aborted")
         raise RunEndedError(f"run {run.run_id} was {record.state} while {kind} {name} was created", run=run.run_id)
+
+
+def take_snapshot(run: LogRun, name: str, table: str) -> None:
+    """Take a snapshot of a source table as an object of the run, unless an earlier attempt has taken it. Raises the
+    errors of `plan_own` and `made`."""
+    there = name in {snapshot.name for snapshot in run.source.snapshots()}
+    plan_own(run, "source", "snapshot", name, there=there)
+    if not there:
+        run.source.snapshot(name, table)
+    made(run, "source", "snapshot", name)
+
+
+def drop_snapshot(run: LogRun, client: HBaseClient, cluster: ClusterSide, name: str) -> None:
+    """Delete a snapshot of the run at a cluster, whose client is given. One that cannot be deleted now stays recorded
+    until `release`."""
+    try:
+        client.delete_snapshot(name)
+    except WalferryError as error:
+        log.warning("snapshot %s at the %s cannot be deleted now: %s", name, cluster, error)
+        return
+    run.ledger.objects.removed(cluster, "snapshot", name)
 
 
 class ForeignObjectError(UsageError):

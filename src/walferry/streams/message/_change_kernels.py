@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from walferry.formats.changes import FIRST_SNAPSHOT_INDEX, INCARNATION_BITS, SEQUENCE_NUMBER_BITS
+from walferry.formats.changes import CHANGE_TYPES, FIRST_SNAPSHOT_INDEX, INCARNATION_BITS, SEQUENCE_NUMBER_BITS
 from walferry.formats.kernels import (
     FAMILY_LENGTH,
     FAMILY_START,
@@ -36,13 +36,7 @@ cells; the number of its first one among all picked cells; why it is refused, wi
 FINE, UNKNOWN_TYPE, WIDE_INCARNATION, WIDE_SEQUENCE_NUMBER, WIDE_INDEX, NOT_DECODED = range(6)
 
 PUT, DELETE_VERSION, DELETE_COLUMN = 4, 8, 12  # CellType
-_NAMES = {
-    4: b"put",
-    8: b"delete_version",
-    10: b"delete_family_version",
-    12: b"delete_column",
-    14: b"delete_family",
-}
+_NAMES = {int(kind): name.encode() for kind, name in CHANGE_TYPES.items()}
 _KINDS = [b',{"kind":"%s","family":' % _NAMES[number] if number in _NAMES else b"" for number in range(256)]
 _KIND_TEXTS = np.frombuffer(b"".join(_KINDS), np.uint8)
 _KIND_ENDS = np.cumsum(np.array([len(text) for text in _KINDS]))

@@ -31,6 +31,7 @@ class Step(StrEnum):
     CATCHING_UP = "catching up"
     """changes that the snapshot has are left out until the log was followed past it"""
     DONE = "done"
+    """only the count is still needed"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class RegionRows:
 
     table: str
     start: bytes
-    end: bytes
+    """its first row"""
     region_id: int
     """RegionInfo.region_id: rises from a region to those that take over its rows"""
     numbers: Mapping[bytes, int]
@@ -114,7 +115,7 @@ class Snapshots:
         return {name: region for name, region in self.regions.items() if region.table == table}
 
     @property
-    def behind(self) -> frozenset[str]:
+    def in_progress(self) -> frozenset[str]:
         """The tables of which something older than the log that was followed may still be sent."""
         return frozenset(name for name, table in self.tables.items() if table.step not in (Step.WANTED, Step.DONE))
 
@@ -161,7 +162,7 @@ def _table_json(table: TableSnapshot) -> dict[str, Any]:
 
 def _region_json(region: RegionRows) -> dict[str, Any]:
     return {
-        "table": region.table, "start": region.start.hex(), "end": region.end.hex(), "id": region.region_id,
+        "table": region.table, "start": region.start.hex(), "id": region.region_id,
         "numbers": {family.hex(): number for family, number in region.numbers.items()},
         "loaded": sorted(region.loaded), "incarnation": region.incarnation,
         "next": None if region.next is None else region.next.hex(),
@@ -170,7 +171,7 @@ def _region_json(region: RegionRows) -> dict[str, Any]:
 
 def _region_of(value: dict[str, Any]) -> RegionRows:
     return RegionRows(
-        value["table"], bytes.fromhex(value["start"]), bytes.fromhex(value["end"]), value["id"],
+        value["table"], bytes.fromhex(value["start"]), value["id"],
         {bytes.fromhex(family): number for family, number in value["numbers"].items()}, frozenset(value["loaded"]),
         value["incarnation"], None if value["next"] is None else bytes.fromhex(value["next"]),
     )  # fmt: skip

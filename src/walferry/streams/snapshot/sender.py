@@ -8,7 +8,7 @@ then read once more from where their changes are held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ from walferry.background import begun
 from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.errors import TableNotFoundError
+from walferry.replay.keeping.objects import drop_snapshot
 from walferry.run.notes.table_snapshots import Progress, asked_again, drop_progress, keep_progress, take_request
 from walferry.run.run import LogRun
 from walferry.snapshots.manifest import SnapshotRegion, has_manifest
@@ -30,7 +31,7 @@ from walferry.streams.ordering.sent import RegionSent
 from walferry.streams.snapshot.covered import Covered
 from walferry.streams.snapshot.records import RegionRows, Snapshots, Step, TableSnapshot
 from walferry.streams.snapshot.rows import Rows, rows_of
-from walferry.streams.snapshot.taking import RegionsChangedError, Taken, drop, regions_of, snapshot_name, take
+from walferry.streams.snapshot.taking import RegionsChangedError, Taken, regions_of, snapshot_name, take
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Delivered:
 
 
 class SnapshotSender:
-    """Sends the snapshots of a stream's tables. A context manager, for one thread; made anew with each sink."""
+    """Sends the snapshots of a stream's tables. A context manager, for one thread; each sink has its own."""
 
     def __init__(
         self,
@@ -80,7 +81,6 @@ class SnapshotSender:
         self._sent = sent
         self._covered = covered
         self.snapshots = Snapshots.of_records(records)
-        covered.change(self.snapshots.covering)
         self._taking: Future[Taken] | None = None
         self._reading: Iterator[_Made] | None = None
         self._next: Future[_Made | None] | None = None
@@ -101,11 +101,6 @@ class SnapshotSender:
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether there are rows to send."""
-        return self._current() is not None
-
     def take_up(self) -> None:
         """Take up what people have asked for since."""
         held = {hold.table for hold in self._run.ledger.quarantine.holds()}
@@ -121,16 +116,13 @@ class SnapshotSender:
                 log.info("%s: all rows are sent again, as %s asked: %s", table, request.by, request.reason)
             take_request(self._run.ledger, table)
 
-    def is_due(self, moment_ms: int, sent: Collection[str]) -> bool:
-        """Whether `followed` will change something."""
-        return self._followed(moment_ms, sent) != self.snapshots
+    def followed(self, moment_ms: int, sent: Collection[str], record: Callable[[], None]) -> None:
+        """The log was followed up to a moment, and of the tables `sent`, all of it is sent: hold those whose snapshots
+        are wanted, and forget the snapshots that it was followed past.
 
-    def followed(self, moment_ms: int, sent: Collection[str]) -> None:
-        """The log was followed up to a moment, and of the tables `sent`, all of it is sent, which is recorded: hold
-        those whose snapshots are wanted, and forget the snapshots that it was followed past."""
-        self._commit(self._followed(moment_ms, sent))
-
-    def _followed(self, moment_ms: int, sent: Collection[str]) -> Snapshots:
+        `record` is called before anything changes. It records how far the log was followed: of what lies before, a
+        snapshot that is forgotten can no longer say whether it has it.
+        """
         now = self.snapshots
         for table, known in list(now.tables.items()):
             if known.since_ms >= moment_ms or table in self._held or table not in sent:
@@ -140,7 +132,9 @@ class SnapshotSender:
                 now = _with(now, table, replace(known, step=Step.TAKING, name=name, count=known.count + 1))
             elif known.step is Step.CATCHING_UP:
                 now = _with(now.without(table), table, TableSnapshot(Step.DONE, count=known.count))
-        return now
+        if now is not self.snapshots:
+            record()
+            self._commit(now)
 
     def go_on(self, seconds: float, most_bytes: float = COMMIT_BYTES) -> Delivered:
         """Take a snapshot, or send rows of it, for about so long, and about so many bytes of messages at most.
@@ -194,7 +188,10 @@ class SnapshotSender:
         needed = {table.name for table in self.snapshots.tables.values() if table.step in (Step.TAKING, Step.SENDING)}
         for item in self._run.ledger.objects.all():
             if item.kind == "snapshot" and item.state != "removed" and item.name not in needed:
-                drop(self._run, item.name)
+                self._drop(item.name)
+
+    def _drop(self, name: str) -> None:
+        drop_snapshot(self._run, self._run.source, "source", name)
 
     def _is_there(self, name: str) -> bool:
         """Whether a snapshot has its files. (The master's list may be incomplete after a restart.)"""
@@ -215,7 +212,7 @@ class SnapshotSender:
         except RegionsChangedError as error:
             log.info("%s; it is taken again once they were seen", error)
             self._taking = None
-            drop(self._run, known.name)
+            self._drop(known.name)
             self._commit(_let_go(self._with(table, replace(known, step=Step.WANTED, name="", since_ms=now_ms()))))
             return
         except TableNotFoundError:
@@ -263,14 +260,14 @@ class SnapshotSender:
             self._tell(table)
 
     def _deliver(self, table: str, rows: Rows, made: Messages, delivered: Delivered) -> None:
-        form = replace(self._form, snapshot=_mark(self.snapshots.tables[table]))
-        fitting = self._delivery.fit(form, rows.batch, made)
-        name = self.snapshots.tables[table].name
-        for number, reason in sorted(fitting.refused.items()):
+        known = self.snapshots.tables[table]
+        fitting = self._delivery.fit(replace(self._form, snapshot=_mark(known)), rows.batch, made)
+        if fitting.refused:
+            number, reason = min(fitting.refused.items())
             raise UsageError(
-                f"row {made.key(number).decode()} cannot be sent from snapshot {name}: {reason}. "
+                f"row {made.key(number).decode()} cannot be sent from snapshot {known.name}: {reason}. "
                 "What was sent before it stays; once it can be sent, the stream goes on from there",
-                table=table, snapshot=name,
+                table=table, snapshot=known.name,
             )  # fmt: skip
         self._delivery.send(rows.batch, made, fitting.claims)
         delivered.rows += len(made)
@@ -300,7 +297,7 @@ class SnapshotSender:
         self._commit(_let_go(self._with(table, replace(known, step=Step.SENT))))
         log.info("%s: the snapshot is sent, %s", table, amount(known.rows, "row"))
         drop_progress(self._run.ledger, table)
-        drop(self._run, known.name)
+        self._drop(known.name)
 
     def _done_bytes(self, table: str) -> int:
         regions = self.snapshots.of_table(table)
@@ -322,8 +319,7 @@ class SnapshotSender:
 
     def _commit(self, now: Snapshots) -> None:
         self._sink.commit(now.changed(self.snapshots))
-        if now.behind != self.snapshots.behind:
-            self._covered.change(now.covering)
+        self._covered.change(now.covering)
         self.snapshots = now
 
 

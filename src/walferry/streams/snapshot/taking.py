@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.replay.keeping.objects import made, plan_own
+from walferry.replay.keeping.objects import take_snapshot
 from walferry.run.run import LogRun
 from walferry.snapshots.manifest import SnapshotRegion, StoreFile, read_info, read_manifest, snapshot_regions
 from walferry.storage import FileSystem
@@ -66,11 +66,7 @@ def take(run: LogRun, table: str, name: str, before: Mapping[str, RegionSent], *
     """
     description = run.source.describe(table)
     require_readable(description)
-    there = name in {snapshot.name for snapshot in run.source.snapshots()}
-    plan_own(run, "source", "snapshot", name, there=there)
-    if not there:
-        run.source.snapshot(name, table)
-    made(run, "source", "snapshot", name)
+    take_snapshot(run, name, table)
     complete_ms = now_ms()
     regions = regions_of(run, name)
     unknown = [region.name for region in regions if region.name not in before]
@@ -90,16 +86,6 @@ def regions_of(run: LogRun, name: str) -> list[SnapshotRegion]:
     return snapshot_regions(run.source_root, read_manifest(run.source_files, run.source_root, name))
 
 
-def drop(run: LogRun, name: str) -> None:
-    """Delete a snapshot at the source. One that cannot be deleted now is deleted at the end of the run."""
-    try:
-        run.source.delete_snapshot(name)
-    except WalferryError as error:
-        log.warning("snapshot %s at the source cannot be deleted now: %s", name, error)
-        return
-    run.ledger.objects.removed("source", "snapshot", name)
-
-
 def _rows(
     files: FileSystem, region: SnapshotRegion, table: str, families: list[bytes], before: RegionSent | None
 ) -> RegionRows:
@@ -113,7 +99,7 @@ def _rows(
         else:
             numbers[file.family] = max(numbers.get(file.family, 0), number)
     return RegionRows(
-        table, region.start, region.end, region.region_id, numbers, frozenset(loaded),
+        table, region.start, region.region_id, numbers, frozenset(loaded),
         0 if before is None else before.incarnation, region.start if region.files else None,
     )  # fmt: skip
 

@@ -258,7 +258,7 @@ class Streamer:
             _, _, sent, incarnation = self._known.get(name, ("t", "", NEVER, 0))
             numbers = {b"f": max(0, sent, number)}
             start = f"{self.source.made[name]:06}".encode()
-            regions[name] = RegionRows("t", start, b"", self.source.made[name], numbers, frozenset(), incarnation, None)
+            regions[name] = RegionRows("t", start, self.source.made[name], numbers, frozenset(), incarnation, None)
             self.sent.append(Entry(name, regions[name].number, Marker.FLUSH))
             self.incarnations.append(incarnation)
 

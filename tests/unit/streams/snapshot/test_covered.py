@@ -12,7 +12,7 @@ from walferry.streams.snapshot.records import RegionRows
 
 
 def region(start: bytes, made: int, numbers: dict[bytes, int], *loaded: str) -> RegionRows:
-    return RegionRows("t1", start, b"", made, numbers, frozenset(loaded), 0, None)
+    return RegionRows("t1", start, made, numbers, frozenset(loaded), 0, None)
 
 
 def covered(regions: dict[str, RegionRows], **origins: Origin) -> Covered:
@@ -62,7 +62,7 @@ def test_a_region_of_which_nobody_knows_when_it_was_made_stops_the_stream() -> N
 
 def test_other_tables_are_not_asked_about() -> None:
     other = [taken([Entry([Cell()], 3, table="t1", region="lost")])]
-    known = Covered({"a": RegionRows("t2", b"", b"", 1, {b"f": 5}, frozenset(), 0, None)}, lambda name: None)
+    known = Covered({"a": RegionRows("t2", b"", 1, {b"f": 5}, frozenset(), 0, None)}, lambda name: None)
     assert numbers(other, known) == [("lost", 3)]
 
 

@@ -11,7 +11,7 @@ from walferry.streams.snapshot.records import RegionRows, Snapshots, Step, Table
 NAMES, ROWS, NUMBERS = st.text(min_size=1, max_size=5), st.binary(max_size=3), st.integers(0, 2**40)
 TABLES = st.builds(TableSnapshot, st.sampled_from(Step), NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
 REGIONS = st.builds(
-    RegionRows, NAMES, ROWS, ROWS, NUMBERS, st.dictionaries(st.binary(min_size=1, max_size=3), NUMBERS, min_size=1),
+    RegionRows, NAMES, ROWS, NUMBERS, st.dictionaries(st.binary(min_size=1, max_size=3), NUMBERS, min_size=1),
     st.frozensets(NAMES), st.integers(0, 127), st.none() | ROWS,
 )  # fmt: skip
 SNAPSHOTS = st.builds(
@@ -39,4 +39,4 @@ def test_a_record_that_walferry_did_not_write_is_refused() -> None:
 def test_a_tables_changes_are_held_from_the_taking_of_its_snapshot_until_all_rows_are_sent() -> None:
     tables = {step.value: TableSnapshot(step) for step in Step}
     assert Snapshots(tables).holding == {"taking", "sending", "sent"}
-    assert Snapshots(tables).behind == {"taking", "sending", "sent", "catching up"}
+    assert Snapshots(tables).in_progress == {"taking", "sending", "sent", "catching up"}

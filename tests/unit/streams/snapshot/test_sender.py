@@ -31,7 +31,7 @@ from walferry.streams.snapshot import rows as reading
 from walferry.streams.snapshot import sender as sending
 from walferry.streams.snapshot.covered import Covered
 from walferry.streams.snapshot.records import Snapshots, Step, TableSnapshot
-from walferry.streams.snapshot.sender import SnapshotSender
+from walferry.streams.snapshot.sender import Delivered, SnapshotSender
 
 ROWS = len({cell[0] for cell in stored()})
 
@@ -102,6 +102,8 @@ class World:
         self.ledger = opened(book)
         self.sent: dict[str, RegionSent] = {}
         self.most_bytes = 10_000_000
+        self.recorded: list[Step | None] = []
+        """what Kafka had of the table when positions were recorded"""
 
     def sender(self) -> SnapshotSender:
         run = SimpleNamespace(
@@ -123,6 +125,9 @@ class World:
         known = self.kafka.snapshots.tables.get("t")
         return None if known is None else known.step
 
+    def record(self) -> None:
+        self.recorded.append(self.step)
+
     def go_on(self, sender: SnapshotSender, until: Step | None = None) -> None:
         for _ in range(100):
             sender.go_on(5)
@@ -142,7 +147,7 @@ def test_a_table_that_joins_is_held_sent_and_caught_up_with(world: World) -> Non
     with world.sender() as sender:
         assert sender.snapshots.holding == {"t"}
         world.go_on(sender, Step.CATCHING_UP)
-        assert not sender.is_busy
+        assert sender.go_on(1) == Delivered(), "there is nothing left to send"
     assert world.kafka.kinds == ["snapshot_begins", "row", "snapshot_ends"]
     begins, *rows, ends = world.kafka.values
     assert (ends["event"]["rows"], len(rows)) == (ROWS, ROWS)
@@ -157,15 +162,16 @@ def test_a_snapshot_is_forgotten_only_once_the_log_was_followed_past_it_with_not
     with world.sender() as sender:
         world.go_on(sender, Step.CATCHING_UP)
         since_ms = world.kafka.snapshots.tables["t"].since_ms
-        sender.followed(since_ms + 1, {"t"})
+        sender.followed(since_ms + 1, {"t"}, world.record)
         assert world.step is Step.CATCHING_UP, "this follower has held the table"
     edits = taken([Entry([Cell()], 3, table="t")])
     with world.sender() as sender:
         assert world.covered.has_some(edits)
-        sender.followed(since_ms, {"t"})
-        sender.followed(since_ms + 1, {"other"})
+        sender.followed(since_ms, {"t"}, world.record)
+        sender.followed(since_ms + 1, {"other"}, world.record)
         assert world.step is Step.CATCHING_UP
-        sender.followed(since_ms + 1, {"t"})
+        sender.followed(since_ms + 1, {"t"}, world.record)
+        assert world.recorded == [Step.CATCHING_UP], "before it is forgotten"
         assert not world.covered.has_some(edits)
     assert world.kafka.snapshots == Snapshots({"t": TableSnapshot(Step.DONE, count=0)})
 
@@ -229,7 +235,7 @@ def test_a_snapshot_that_a_killed_process_has_left_is_deleted_at_the_next_start(
 ) -> None:
     world.put(TableSnapshot(Step.TAKING, f"{world.ledger.run_id}-t-1"))
     with monkeypatch.context() as killed, world.sender() as sender:
-        killed.setattr(sending, "drop", lambda run, name: None)
+        killed.setattr(sending, "drop_snapshot", lambda *_: None)
         world.go_on(sender, Step.CATCHING_UP)
     assert len(world.source.snapshots()) == 1
     with world.sender():
@@ -259,11 +265,11 @@ def test_rows_that_a_person_asks_for_again_are_taken_once_the_log_was_followed_u
         sender.take_up()
         assert asked_again(world.ledger) == {}
         since_ms = world.kafka.snapshots.tables["t"].since_ms
-        sender.followed(since_ms, {"t"})
+        sender.followed(since_ms, {"t"}, world.record)
         assert world.step is Step.WANTED
-        assert not sender.is_due(since_ms, {"t"})
-        assert sender.is_due(since_ms + 1, {"t"})
-        sender.followed(since_ms + 1, {"t"})
+        assert world.recorded == [], "nothing is due"
+        sender.followed(since_ms + 1, {"t"}, world.record)
+        assert world.recorded == [Step.WANTED], "before it is held"
         assert sender.snapshots.holding == {"t"}
     with world.sender() as sender:
         world.go_on(sender, Step.CATCHING_UP)
