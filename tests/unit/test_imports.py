@@ -106,7 +106,7 @@ WHAT = {
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, the throttle, lineage, protection, "
     "quarantine",
     "watch": "watching a source's log without a migration: what is new, what has been announced",
-    "streams": "every change as a message: order by region, JSON, Kafka, positions",
+    "streams": "every change as a message to Kafka or a row in Parquet: order by region, form, positions",
     "migration": "a migration's own phases up to the cutover: plan, copy, compare, repair; its report; pairs",
     "checks": "Great Expectations suites over small frames",
     "cutover": "what must hold before the target opens, and how it opens: readiness, gates, approval, write stop, "

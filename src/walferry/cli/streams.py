@@ -21,7 +21,8 @@ def stream(
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Send every change of tables to Kafka, until `walferry abort`; or continue the unfinished stream of that name."""
+    """Send every change of tables to Kafka, or into Parquet files, until `walferry abort`; or continue the unfinished
+    stream of that name."""
     from walferry.run.given_spec import environment_connection
     from walferry.streams.start import open_stream
     from walferry.streams.stream_spec import load_stream_spec, resolve_stream
@@ -35,11 +36,11 @@ def stream(
             print_json(found)
         else:
             print(f"source: HBase {found['version']}, cluster {found['cluster_id']}")
-            for table, topic in found["topics"].items():
+            for table in wanted.tables:
                 size = found["rows_first"].get(table)
                 rows = "" if size is None else f", first its rows: about {size / 1e6:.0f} MB as stored"
-                print(f"{table} -> {topic}{rows}")
-            print(f"positions: {found['positions']}")
+                print(f"{table} -> {found['topics'][table] if 'topics' in found else found['folder']}{rows}")
+            print(f"positions: {found['positions'] if 'positions' in found else found['folder']}")
         return
     with open_ledger(ledger) as book:
         require_idle_name(book, wanted.name)

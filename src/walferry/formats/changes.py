@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from walferry.errors import WalferryError
 from walferry.formats.cells import CellIndex, CellType, Int32s, Int64s, binary_column, number_column, row_starts
-from walferry.formats.entries import index_entry_cells, names_column
+from walferry.formats.entries import index_entry_cells
 from walferry.formats.wal import EntryBatch, cluster_ids
 
 INCARNATION_BITS, SEQUENCE_NUMBER_BITS, INDEX_BITS = 7, 40, 16
@@ -54,7 +54,10 @@ CHANGE_SCHEMA = pa.schema(
 )
 
 
-def version_of(incarnation: int, sequence_number: int, index: int) -> int:
+_N = TypeVar("_N", int, Int64s)
+
+
+def version_of(incarnation: _N | int, sequence_number: _N, index: _N) -> _N:
     """The version of a run of cells, an integer below 2^63. The parts must fit into their bits."""
     return (incarnation << SEQUENCE_NUMBER_BITS | sequence_number) << INDEX_BITS | index
 
@@ -72,9 +75,18 @@ def entry_changes(
     `_commit_version` is among the fields and a sequence number or a run's number does not fit into it.
     """
     chosen = batch.take(np.flatnonzero(batch.edits if select is None else batch.edits & select))
-    changes = _Changes(chosen, file, *index_entry_cells(chosen))
-    columns = [_COLUMNS[name](changes) for name in fields]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([CHANGE_SCHEMA.field(name) for name in fields]))
+    cells, entry, index = index_entry_cells(chosen)
+    placed, of_runs = PlacedCells(chosen, cells, entry), dict[str, pa.Array]()
+    if not {"_commit_version", "index", "cell"}.isdisjoint(fields):
+        run, cell = number_runs(cells, index)
+        of_runs = {"index": number_column(run.astype(np.int32)), "cell": number_column(cell.astype(np.int32))}
+        if "_commit_version" in fields:
+            of_runs["_commit_version"] = _versions(placed, run, file)
+    schema = pa.schema([CHANGE_SCHEMA.field(name) for name in fields])
+    columns = [
+        of_runs[one.name] if one.name in of_runs else placed.column(one.name).cast(one.type) for one in schema
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def number_runs(cells: CellIndex, index: Int32s) -> tuple[Int64s, Int64s]:
@@ -90,60 +102,69 @@ def number_runs(cells: CellIndex, index: Int32s) -> tuple[Int64s, Int64s]:
 
 
 @dataclass(frozen=True)
-class _Changes:
-    """All cells of a batch of edits."""
+class PlacedCells:
+    """Cells of a batch's edits, and where each is in the batch."""
 
     batch: EntryBatch
-    file: str
     cells: CellIndex
-    entry: Int64s  # of each cell, its number in the batch
-    index: Int32s  # of each cell in its entry
+    entry: Int64s
+    """of each cell, its entry's number in the batch"""
 
-    @cached_property
-    def runs(self) -> tuple[Int64s, Int64s]:
-        return number_runs(self.cells, self.index)
+    def column(self, name: str) -> pa.Array:
+        """A column of CHANGE_SCHEMA, though not of those that tell of runs: `_commit_version`, `index`, `cell`. Names
+        (`_change_type`, `table`, `family`, `region`) are dictionaries of strings."""
+        return _COLUMNS[name](self)
 
     def of_entry(self, values: pa.Array) -> pa.Array:
         """What each entry has, for each cell."""
         return values.take(number_column(self.entry))
 
 
-def _types(changes: _Changes) -> pa.Array:
-    names = pa.array(list(CHANGE_TYPES.values()))
-    return names.take(number_column(np.searchsorted(np.array(list(CHANGE_TYPES)), changes.cells.type)))
-
-
-def _versions(changes: _Changes) -> pa.Array:
-    number, index = changes.batch.sequence_number[changes.entry], changes.runs[0]
+def _versions(placed: PlacedCells, index: Int64s, file: str) -> pa.Array:
+    number = placed.batch.sequence_number[placed.entry]
     wide = np.flatnonzero((number >= 1 << SEQUENCE_NUMBER_BITS) | (index >= FIRST_SNAPSHOT_INDEX))
     if len(wide):
         first = wide[0]
-        offset = int(changes.batch.offset[changes.entry[first]])
+        offset = int(placed.batch.offset[placed.entry[first]])
         raise WalferryError(
-            f"{changes.file}: the entry at byte {offset}, with sequence number {number[first]}, has a row, number "
+            f"{file}: the entry at byte {offset}, with sequence number {number[first]}, has a row, number "
             f"{index[first]} in it, whose version does not fit into _commit_version. Leave out this column, and order "
             "by sequence_number, index and cell",
-            file=changes.file,
+            file=file,
             offset=offset,
         )
-    return number_column(number << INDEX_BITS | index)
+    return number_column(version_of(0, number, index))
 
 
-def _families(changes: _Changes) -> pa.Array:
-    cells = changes.cells
+def _types(placed: PlacedCells) -> pa.Array:
+    return _names(np.searchsorted(np.array(list(CHANGE_TYPES)), placed.cells.type), list(CHANGE_TYPES.values()))
+
+
+def _families(placed: PlacedCells) -> pa.Array:
+    cells = placed.cells
     families = binary_column(cells.buffer, cells.family_start, cells.family_length).dictionary_encode()
     names = [name.decode(errors="backslashreplace") for name in families.dictionary.to_pylist()]
-    return pa.array(names, pa.string()).take(families.indices)
+    return pa.DictionaryArray.from_arrays(families.indices, pa.array(names, pa.string()))
 
 
-def _values(changes: _Changes) -> pa.Array:
-    cells = changes.cells
+def _entry_names(placed: PlacedCells, codes: Int32s, names: Sequence[bytes]) -> pa.Array:
+    """A name that each entry has, for each cell. The dictionary has only names that occur."""
+    used, found = np.unique(codes, return_inverse=True)
+    return _names(found[placed.entry], [names[code].decode() for code in used.tolist()])
+
+
+def _names(codes: npt.NDArray[np.integer], names: Sequence[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(number_column(codes.astype(np.int32)), pa.array(names, pa.string()))
+
+
+def _values(placed: PlacedCells) -> pa.Array:
+    cells = placed.cells
     values = binary_column(cells.buffer, cells.value_start, cells.value_length)
     return _only(values, cells.type == CellType.PUT)
 
 
-def _tags(changes: _Changes) -> pa.Array:
-    cells = changes.cells
+def _tags(placed: PlacedCells) -> pa.Array:
+    cells = placed.cells
     return _only(binary_column(cells.buffer, cells.tags_start, cells.tags_length), cells.tags_length > 0)
 
 
@@ -153,30 +174,27 @@ def _only(column: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(column), [bits, *column.buffers()[1:]])
 
 
-def _clusters(changes: _Changes) -> pa.Array:
-    used, of_entry = np.unique(changes.batch.clusters, return_inverse=True)
-    lists = [[str(known) for known in cluster_ids(changes.batch.cluster_lists[code])] for code in used.tolist()]
-    return changes.of_entry(pa.array(lists, pa.list_(pa.string())).take(number_column(of_entry)))
+def _clusters(placed: PlacedCells) -> pa.Array:
+    used, of_entry = np.unique(placed.batch.clusters, return_inverse=True)
+    lists = [[str(known) for known in cluster_ids(placed.batch.cluster_lists[code])] for code in used.tolist()]
+    return placed.of_entry(pa.array(lists, pa.list_(pa.string())).take(number_column(of_entry)))
 
 
-_COLUMNS: dict[str, Callable[[_Changes], pa.Array]] = {
+_COLUMNS: dict[str, Callable[[PlacedCells], pa.Array]] = {
     "_change_type": _types,
-    "_commit_timestamp": lambda changes: changes.of_entry(
-        number_column(changes.batch.write_time * 1000).view(pa.timestamp("us", "UTC"))
+    "_commit_timestamp": lambda placed: placed.of_entry(
+        number_column(placed.batch.write_time * 1000).view(pa.timestamp("us", "UTC"))
     ),
-    "_commit_version": _versions,
-    "table": lambda changes: changes.of_entry(names_column(changes.batch.tables, changes.batch.table)),
-    "row": lambda changes: binary_column(changes.cells.buffer, changes.cells.row_start, changes.cells.row_length),
+    "table": lambda placed: _entry_names(placed, placed.batch.table, placed.batch.tables),
+    "row": lambda placed: binary_column(placed.cells.buffer, placed.cells.row_start, placed.cells.row_length),
     "family": _families,
-    "qualifier": lambda changes: binary_column(
-        changes.cells.buffer, changes.cells.qualifier_start, changes.cells.qualifier_length
+    "qualifier": lambda placed: binary_column(
+        placed.cells.buffer, placed.cells.qualifier_start, placed.cells.qualifier_length
     ),
-    "timestamp": lambda changes: number_column(changes.cells.timestamp),
+    "timestamp": lambda placed: number_column(placed.cells.timestamp),
     "value": _values,
     "tags": _tags,
-    "region": lambda changes: changes.of_entry(names_column(changes.batch.regions, changes.batch.region)),
-    "sequence_number": lambda changes: changes.of_entry(number_column(changes.batch.sequence_number)),
-    "index": lambda changes: number_column(changes.runs[0].astype(np.int32)),
-    "cell": lambda changes: number_column(changes.runs[1].astype(np.int32)),
+    "region": lambda placed: _entry_names(placed, placed.batch.region, placed.batch.regions),
+    "sequence_number": lambda placed: placed.of_entry(number_column(placed.batch.sequence_number)),
     "cluster_ids": _clusters,
 }

@@ -317,7 +317,7 @@ def _update_run(store: Store, connection: Connection, run_id: str, **values: Any
 
 CHANGEABLE = ("source_requests", "throttle", "spot_check", "follow")
 """keys of the spec that may change while a run is unfinished"""
-CHANGEABLE_OF_STREAM = ("tables", "max_lag", "create_topics", "large_messages")
+CHANGEABLE_OF_STREAM = ("tables", "max_lag", "create_topics", "large_messages", "parquet")
 """further such keys of a stream; its tables may become more, not less"""
 
 

@@ -87,10 +87,10 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
     ),
     "watch": (),
     "stream": (
-        Phase("plan", "examine the source and the topics, refuse what cannot be streamed"),
+        Phase("plan", "examine the source and where the stream goes, refuse what cannot be streamed"),
         Phase("protect", "let a disabled replication peer keep the source's WALs", ("plan",)),
         Phase("fence", "roll all WALs: the stream begins here", ("protect",)),
-        Phase("stream", "send every change to Kafka until a person ends it", ("fence",)),
+        Phase("stream", "send every change until a person ends it", ("fence",)),
     ),
     "pair": (
         Phase("pass", "compare whole regions, or what was written since the last pass", spark=True, repeats=True),

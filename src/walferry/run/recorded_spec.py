@@ -66,9 +66,10 @@ def target_tables(run: RunRecord) -> dict[str, str]:
 
 
 def topics_of(run: RunRecord) -> dict[str, str]:
-    """The topic of each table of a stream, ordered by table; {} for other runs."""
-    template = str(run.spec.get("topic", ""))
-    return {table: topic_of(template, table) for table in source_tables(run)} if run.kind == "stream" else {}
+    """The topic of each table of a stream to Kafka, ordered by table; {} for other runs."""
+    if run.kind != "stream" or run.spec.get("parquet") is not None:
+        return {}
+    return {table: topic_of(str(run.spec.get("topic", "")), table) for table in source_tables(run)}
 
 
 def topic_of(template: str, table: str) -> str:

@@ -71,7 +71,9 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, source: str, destination: str) -> None:
-        """Rename a file or folder. Raises FileExistsError when `destination` exists."""
+        """Rename a file or folder. Raises FileExistsError when `destination` exists; of two renames of files to one
+        destination at the same moment, only one happens. After a broken connection, that of another process may count
+        as this one."""
         ...
 
     def delete(self, path: str, recursive: bool = False) -> bool:

@@ -13,6 +13,8 @@ from walferry.storage.filesystem import FileStatus, PermissionDeniedError, Quota
 
 CHUNK_BYTES = 4 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""of file systems without hard links"""
 
 
 class Local:
@@ -56,9 +58,18 @@ class Local:
 
     def rename(self, source: str, destination: str) -> None:
         """Rename a file or folder."""
-        if Path(destination).exists():
+        if os.path.lexists(destination):
             raise FileExistsError(f"{destination} already exists; {source} was not renamed")
         with _translated(source):
+            if Path(source).is_file() and not Path(source).is_symlink():
+                try:
+                    os.link(source, destination)  # unlike rename, it never replaces a file
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                else:
+                    Path(source).unlink()
+                    return
             os.rename(source, destination)
 
     def delete(self, path: str, recursive: bool = False) -> bool:

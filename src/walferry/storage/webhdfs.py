@@ -128,6 +128,9 @@ class WebHdfs:
                 there = self.status(source) is not None, self.status(destination) is not None
                 if there == (False, True):
                     return
+                if there == (True, True):
+                    message = f"{destination} already exists on {self.url}; {source} was not renamed"
+                    raise FileExistsError(message) from error
                 if there == (False, False):
                     raise FileNotFoundError(f"{source} is not on {self.url}") from error
                 if isinstance(error, hdfs.HdfsError) and error.exception is None:

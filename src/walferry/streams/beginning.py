@@ -1,4 +1,4 @@
-"""Where a stream begins, and each of its tables: at a fence of the log, unless Kafka has positions to go on from."""
+"""Where a stream begins, and each of its tables: at a fence of the log, unless there are positions to go on from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import LogPosition
 from walferry.replay.log.cut import cut_until, server_of, start_positions
 from walferry.run.facts import kept_lines
-from walferry.streams.kafka.sink import Sink
+from walferry.streams.delivery import Committer
 from walferry.streams.message.events import schema_digest
 from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions, TableSent
 from walferry.streams.ordering.stays import NEVER, LogPlace
@@ -25,16 +25,17 @@ from walferry.wal.offsets import GroupPosition
 log = logging.getLogger(__name__)
 
 
-def begin(run: StreamRun, sink: Sink) -> StreamPositions:
-    """The positions to go on from, which Kafka then has, too: those of the sink or, for a new epoch, those of the run's
-    start fence. Tables that they lack join the stream at a fence of their own, with a snapshot if the spec wants one.
+def begin(run: StreamRun, sink: Committer) -> StreamPositions:
+    """The positions to go on from, which the destination then has, too: those of the sink or, for a new epoch, those of
+    the run's start fence. Tables that they lack join the stream at a fence of their own, with a snapshot if the spec
+    wants one.
 
     Raises UsageError for positions of a later epoch, TransientError if the log cannot be cut.
     """
     before = StreamPositions.of_records(sink.positions)
     if before.epoch > run.spec.epoch:
         raise UsageError(
-            f"topic {run.spec.positions_topic} has positions of epoch {before.epoch}, and the spec has epoch "
+            f"{run.spec.positions_place} has positions of epoch {before.epoch}, and the spec has epoch "
             f"{run.spec.epoch}: give epoch {before.epoch} to go on from there, or {before.epoch + 1} to begin anew",
             epoch=before.epoch,
         )
@@ -56,6 +57,7 @@ def begin(run: StreamRun, sink: Sink) -> StreamPositions:
         }  # fmt: skip
         snapshots = replace(snapshots, tables={**snapshots.tables, **first})
     sink.commit(known.changed(before) | snapshots.changed(rows))
+    sink.write()
     return known
 
 

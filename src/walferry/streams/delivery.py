@@ -1,4 +1,4 @@
-"""Delivers messages to their topics: whole, by claim check, or not at all."""
+"""Where a stream's changes go, and the delivery of messages to Kafka's topics: whole, by claim check, or not at all."""
 
 from __future__ import annotations
 
@@ -6,29 +6,68 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
+from walferry.formats.cells import Int32s, Int64s
 from walferry.formats.wal import EntryBatch
 from walferry.storage import FileSystem
-from walferry.streams.message.changes import Form, Messages
+from walferry.streams.message.changes import Form, Messages, messages
 from walferry.streams.message.events import Message
 
 OVERHEAD_BYTES = 512
 """of a message, beside key and value: its headers, and what Kafka adds"""
 
 
+class Committer(Protocol):
+    """Commits what was sent together with the positions that it reaches (`streams.kafka.sink.Sink`,
+    `streams.history.sink.HistorySink`). What it has committed it may keep for a while before it is written."""
+
+    @property
+    def positions(self) -> Mapping[str, bytes]:
+        """What the last commit left, by key."""
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether changes that were committed are not written yet: after a kill, they would be read again."""
+
+    @property
+    def keeps_positions(self) -> bool:
+        """The same of changes or positions."""
+
+    def commit(self, changed: Mapping[str, bytes | None]) -> int:
+        """Commit what was sent and these positions; None removes one. Returns how much was sent."""
+
+    def write(self) -> None:
+        """Write all that was committed."""
+
+
 class Sender(Protocol):
-    """Sends messages in transactions (`streams.kafka.sink.Sink`)."""
+    """Sends messages in the open transaction (`streams.kafka.sink.Sink`)."""
 
     def send(
         self, topic: str, partition: int, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]] | None
     ) -> None:
         """Send a message in the transaction, which begins with the first one."""
 
-    def commit(self, changed: Mapping[str, bytes | None]) -> int:
-        """Record positions in the transaction and commit it. Returns the number of messages."""
+
+class Made(Protocol):
+    """The changes of entries, as they are delivered: one for each run of cells of one row in an entry."""
+
+    @property
+    def entry(self) -> Int64s:
+        """int64[n]: the number of each one's entry in its batch."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, number: int) -> str:
+        """What a person is told of one."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +108,51 @@ class Fitting:
     """why messages cannot be sent, by their numbers"""
 
 
+M = TypeVar("M", bound=Made)
+
+
+class Destination(Protocol[M]):
+    """Where changes go: to topics (`Delivery`), or into files (`streams.history.delivery.HistoryDelivery`)."""
+
+    def make(self, form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarnation: Int32s) -> M:
+        """Make the changes of the edits with these numbers in the batch, with the incarnation of each one's region."""
+
+    def fit(self, form: Form, batch: EntryBatch, made: M) -> Fitting:
+        """Find those that cannot be sent as they are."""
+
+    def send(self, batch: EntryBatch, made: M, claims: Mapping[int, bytes]) -> None:
+        """Send changes, none of which is refused."""
+
+    def to_all(self, table: str, message: Message) -> int:
+        """Send an event of a table. Returns how often."""
+
+
+AnyDestination = Destination[Any]
+"""a destination whose changes only it looks into"""
+
+
+@dataclass(frozen=True)
+class OpenedDestination:
+    """A destination that a process writes to."""
+
+    sink: Committer
+    delivery: AnyDestination
+    resolved: float
+    """how often consumers are told up to which moment everything was sent, in seconds; 0: never"""
+
+
 class Delivery:
-    """Delivers messages of tables to a sink."""
+    """Delivers messages of tables to a sink. A `Destination`."""
 
     def __init__(self, topics: Mapping[str, Topic], sink: Sender, claims: Claims | None = None) -> None:
         """`topics`: by table. `claims`: None refuses messages that are larger than their topic takes."""
         self._topics = topics
         self._sink = sink
         self._claims = claims
+
+    def make(self, form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarnation: Int32s) -> Messages:
+        """The messages of edits."""
+        return messages(form, batch, picked, incarnation)
 
     def fit(self, form: Form, batch: EntryBatch, made: Messages) -> Fitting:
         """Find the messages that cannot be sent, and put those that are too large into the folder of claims."""

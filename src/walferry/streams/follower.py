@@ -1,4 +1,4 @@
-"""Follows the log and sends every change of the stream's tables, in row order, in one Kafka transaction for each pass.
+"""Follows the log and sends every change of the stream's tables, in row order, in one transaction for each pass.
 
 A pass lists the log, reads what has become visible, asks the servers which of it they have acknowledged, puts it in the
 order of each region (`ordering.order`) and sends it. The transaction also has the positions, so after a kill another
@@ -24,7 +24,7 @@ from walferry.formats.wal import EntryBatch
 from walferry.hbase.client import HBaseClient
 from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.storage import FileSystem
-from walferry.streams.delivery import Sender
+from walferry.streams.delivery import Committer
 from walferry.streams.ordering.order import RegionOrder
 from walferry.streams.ordering.regions import KnownRegions, origins
 from walferry.streams.ordering.repeated import require_written_again
@@ -100,7 +100,7 @@ class Follower:
         root: str,
         tables: Collection[str],
         sending: Sending,
-        sink: Sender,
+        sink: Committer,
         known: KnownRegions,
         positions: StreamPositions,
         held: Collection[str] = (),
@@ -116,7 +116,7 @@ class Follower:
         self._sink = sink
         self._known = known
         self._tail = LiveTail(files, root)
-        self._committed = positions
+        self._committed = self._written = positions
         self._committed_s = steady_s()
         self._offset = Offset(1, {group: read.sent for group, read in positions.groups.items()})
         self._numbers: dict[str, set[int]] = {}
@@ -138,8 +138,20 @@ class Follower:
 
     @property
     def positions(self) -> StreamPositions:
-        """What the last transaction has recorded."""
-        return self._committed
+        """What the destination has on record: a kill of this process would not lose it."""
+        return self._written
+
+    def write(self) -> None:
+        """Have the destination write what it keeps."""
+        self._sink.write()
+        self._written = self._committed
+
+    def tend(self) -> None:
+        """Have the destination write what it keeps, if it is time to."""
+        if self._sink.keeps_positions:
+            self._sink.commit({})
+        if not self._sink.keeps_positions:
+            self._written = self._committed
 
     def pass_once(self) -> Passed:
         """Make one pass: read, order, send, commit."""
@@ -162,6 +174,9 @@ class Follower:
             before = self._committed.regions.get(region)
             self._order.hold(region, places, sent.last.get(region, NEVER if before is None else before.number))
         self._commit(bool(sent.messages))
+        if sent.refused:
+            self.write()  # before the ledger has them
+        is_written = not self._sink.keeps_changes
         self._roll_late()
         if whole and steady_s() - self._forgot_s > FORGET_SECONDS:
             self._forget_gone()
@@ -169,7 +184,7 @@ class Follower:
             raise TransientError("too many entries wait for their order to be known")
         waiting = self._order.waiting_tables()
         read_ms = began_ms if whole else None
-        covered = None if waiting - self._held_tables else read_ms
+        covered = read_ms if is_written and not waiting - self._held_tables else None
         size = sum(span.stop - span.start for span in end.spans) if end is not start else 0
         return Passed(
             sent.messages, sent.bytes, sent.cells, size, read_ms, waiting, covered, tuple(sent.refused)
@@ -252,13 +267,13 @@ class Follower:
                 )  # fmt: skip
 
     def _commit(self, sent: bool) -> None:
-        if not sent and steady_s() - self._committed_s < IDLE_COMMIT_SECONDS:
-            return
-        now = self._now()
-        changed = now.changed(self._committed)
-        if sent or changed:
-            self._sink.commit(changed)
-        self._committed, self._committed_s = now, steady_s()
+        if sent or steady_s() - self._committed_s >= IDLE_COMMIT_SECONDS:
+            now = self._now()
+            changed = now.changed(self._committed)
+            if sent or changed:
+                self._sink.commit(changed)
+            self._committed, self._committed_s = now, steady_s()
+        self.tend()
 
     def _now(self) -> StreamPositions:
         unsent = self._order.unsent()

@@ -58,6 +58,7 @@ class Passes:
                 if not self._look():
                     return
                 if self._run.ledger.record.paused:
+                    self._follower.write()
                     time.sleep(LOOK_SECONDS)
                     continue
             if wait_s := self._pace.take(*self._owed):
@@ -86,6 +87,7 @@ class Passes:
         self._pace.allow(throttle.write_bytes, throttle.write_cells)
         self._most_bytes = ROWS_SECONDS * (throttle.write_bytes or math.inf)
         self._turn.require()
+        self._follower.tend()
         if len(run.ledger.quarantine.holds()) < self._held:
             return False
         self._snapshots.take_up()

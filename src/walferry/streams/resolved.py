@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from walferry.clock import steady_s
-from walferry.streams.delivery import Delivery, Sender
+from walferry.streams.delivery import AnyDestination, Committer
 from walferry.streams.message.changes import Form
 from walferry.streams.message.events import resolved
 
@@ -13,7 +13,7 @@ from walferry.streams.message.events import resolved
 class ResolvedTimes:
     """The moments, told in each partition from time to time."""
 
-    def __init__(self, seconds: float, form: Form, delivery: Delivery, sink: Sender) -> None:
+    def __init__(self, seconds: float, form: Form, delivery: AnyDestination, sink: Committer) -> None:
         """`seconds`: from one moment to the next; 0: none is told."""
         self._seconds = seconds
         self._form = form

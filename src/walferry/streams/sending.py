@@ -1,4 +1,4 @@
-"""Sends what a pass has put in order: as messages, by claim check, or not at all.
+"""Sends what a pass has put in order to the stream's destination, or not at all.
 
 An entry is sent whole or not at all. If a message of it cannot be sent, its region is held from there on.
 """
@@ -14,9 +14,9 @@ import numpy as np
 from walferry.errors import DamagedInputError
 from walferry.formats.markers import Marker
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.streams.delivery import Delivery
+from walferry.streams.delivery import AnyDestination, Made
 from walferry.streams.message import events
-from walferry.streams.message.changes import Form, Messages, messages
+from walferry.streams.message.changes import Form
 from walferry.streams.ordering.stays import LogPlace, Opened, Taken
 from walferry.streams.snapshot.covered import Covered
 
@@ -54,12 +54,12 @@ class Sent:
 
 
 class Sending:
-    """Sends entries as messages. `schemas`, the digest of each table's descriptor as sent last, changes with it."""
+    """Sends entries. `schemas`, the digest of each table's descriptor as sent last, changes with it."""
 
     def __init__(
         self,
         form: Form,
-        delivery: Delivery,
+        delivery: AnyDestination,
         *,
         describe: Callable[[str], TableDescriptor | None],
         tells_new_history: bool,
@@ -115,7 +115,7 @@ class Sending:
         while len(one.picked):
             codes = one.batch.region[one.picked]
             numbers = np.array([incarnations[code] for code in codes.tolist()], np.int32)
-            made = messages(form, one.batch, one.picked, numbers)
+            made: Made = self._delivery.make(form, one.batch, one.picked, numbers)
             fitting = self._delivery.fit(form, one.batch, made)
             if not fitting.refused:
                 self._send_all(one, made, fitting.claims, sent)
@@ -131,10 +131,10 @@ class Sending:
         mine = one.batch.region[one.picked] == one.batch.regions.index(refused.region.encode())
         return one.only(one.picked[~mine | (one.batch.sequence_number[one.picked] < refused.sequence_number)])
 
-    def _send_all(self, one: Taken, made: Messages, claims: Mapping[int, bytes], sent: Sent) -> None:
+    def _send_all(self, one: Taken, made: Made, claims: Mapping[int, bytes], sent: Sent) -> None:
         self._delivery.send(one.batch, made, claims)
         sent.messages += len(made)
-        sent.bytes += int(made.value_ends[-1])
+        sent.bytes += made.size
         sent.cells += int(one.batch.cell_count[one.picked].sum())
         _note_last(one, sent)
 

@@ -1,4 +1,4 @@
-"""A stream of changes from a source's log to Kafka: its phases, and what follows the log until a person ends it."""
+"""A stream of changes from a source's log: its phases, and what follows the log until a person ends it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from walferry.clock import now_ms, steady_s
+from walferry.clock import steady_s
 from walferry.errors import GapError, TransientError
 from walferry.replay.keeping import protect
 from walferry.replay.log.cut import start_fence
 from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.run import RunEndedError
-from walferry.storage import open_file_system
 from walferry.streams.beginning import begin, descriptor_of
-from walferry.streams.delivery import Claims, Delivery, Topic
+from walferry.streams.delivery import AnyDestination
+from walferry.streams.destination import open_destination
 from walferry.streams.follower import Follower
-from walferry.streams.kafka.sink import Sink
-from walferry.streams.kafka.topics import StreamTopics
 from walferry.streams.message.changes import Form
 from walferry.streams.ordering.regions import KnownRegions
 from walferry.streams.ordering.sent import StreamPositions
 from walferry.streams.ordering.stays import BEFORE
 from walferry.streams.passes import Passes
-from walferry.streams.plan import SENT, has_sent, plan_stream, topics_of
+from walferry.streams.plan import plan_stream
 from walferry.streams.resolved import ResolvedTimes
 from walferry.streams.sending import Sending
 from walferry.streams.snapshot.covered import Covered
@@ -56,7 +54,8 @@ def follow(run: StreamRun) -> NoReturn:
     """The phase `stream`: send every change until the run is ended. The phase is done then, and this raises
     RunEndedError. Raises StreamTakenOverError if another process takes the stream over, which then has the phase.
 
-    While Kafka or the source cannot be reached, this waits and tries again: meanwhile the source's log is kept.
+    While the destination or the source cannot be reached, this waits and tries again: meanwhile the source's log is
+    kept.
     """
 
     def work() -> dict[str, Any]:
@@ -110,12 +109,11 @@ def _lost(run: StreamRun, error: GapError) -> GapError:
 def _follow(run: StreamRun, turn: Turn) -> None:
     """Follow with one sink, until an error ends it."""
     turn.require()
-    topics = topics_of(run)
-    with Sink.open(run.kafka(), run.shard(), topics, expected=has_sent(run)) as sink:
+    with open_destination(run) as opened:
+        sink, delivery, form = opened.sink, opened.delivery, _form(run)
         positions = begin(run, sink)
-        run.ledger.notes.keep(SENT, {"at_ms": now_ms()})
+        run.note_positions()
         known = _known_regions(run, positions)
-        delivery, form = _delivery(run, topics, sink), _form(run)
         covered = Covered({}, known.origin)
         with SnapshotSender(run, form, delivery, sink, sink.positions, positions.regions, covered) as snapshots:
             sending = _sending(run, form, delivery, positions, covered)
@@ -126,7 +124,7 @@ def _follow(run: StreamRun, turn: Turn) -> None:
                 {hold.region for hold in held}, holding,
             )  # fmt: skip
             end_wait(run.ledger)
-            times = ResolvedTimes(run.spec.resolved, form, delivery, sink)
+            times = ResolvedTimes(opened.resolved, form, delivery, sink)
             Passes(run, turn, follower, snapshots, times, len(held)).make()
 
 
@@ -141,24 +139,14 @@ def _known_regions(run: StreamRun, positions: StreamPositions) -> KnownRegions:
     return known
 
 
-def _target(topics: StreamTopics, name: str) -> Topic:
-    topic = topics.changes[name]
-    return Topic(name, topic.partitions, topic.max_message_bytes)
-
-
 def _form(run: StreamRun) -> Form:
     spec = run.spec
     return Form(run.source.cluster_id(), spec.epoch, spec.bytes_as, spec.selection, spec.decoder())
 
 
-def _delivery(run: StreamRun, topics: StreamTopics, sink: Sink) -> Delivery:
-    claims = None
-    if run.spec.large_messages is not None:
-        claims = Claims(*open_file_system(run.spec.large_messages, user=run.source.address.user))
-    return Delivery({table: _target(topics, topic) for table, topic in run.topics.items()}, sink, claims)
-
-
-def _sending(run: StreamRun, form: Form, delivery: Delivery, positions: StreamPositions, covered: Covered) -> Sending:
+def _sending(
+    run: StreamRun, form: Form, delivery: AnyDestination, positions: StreamPositions, covered: Covered
+) -> Sending:
     left_out = [
         (item.file, item.start) for item in run.ledger.quarantine.items("released") if item.resolution == "accept"
     ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from walferry.clock import now_ms
 from walferry.ledger import Ledger, RunRecord
 from walferry.run.run import LogRun
 from walferry.streams.kafka.settings import KafkaSettings
-from walferry.streams.kafka.sink import Shard
 from walferry.streams.stream_spec import KafkaConnections, environment_kafka, kafka_settings, recorded_stream_spec
+
+_POSITIONS = "stream has recorded positions"
+"""a note of the run: its destination has positions"""
 
 
 class StreamRun(LogRun):
@@ -33,6 +36,11 @@ class StreamRun(LogRun):
         """The topic of each table."""
         return {table: self.spec.topic_of(table) for table in self.spec.tables}
 
-    def shard(self) -> Shard:
-        """Who writes to Kafka. Its name is the spec's: a new run of the same name goes on where the last one ended."""
-        return Shard(self.source.cluster_id(), self.spec.name)
+    @property
+    def has_positions(self) -> bool:
+        """Whether positions of the run have been written."""
+        return self.ledger.notes.get(_POSITIONS) is not None
+
+    def note_positions(self) -> None:
+        """Note that positions of the run have been written."""
+        self.ledger.notes.keep(_POSITIONS, {"at_ms": now_ms()})

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
+from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
@@ -17,7 +18,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunRecord
 from walferry.run.given_spec import Connection, Connections, from_environment, read_yaml
 from walferry.run.recorded_spec import topic_of
-from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, Throttle, describe_faults
+from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, Throttle, describe_faults, rate
 from walferry.streams.kafka.new_topics import Creation, positions_topic
 from walferry.streams.kafka.settings import OF_CONSUMERS, KafkaSettings, is_secret
 from walferry.streams.message.changes import BytesAs, Decode, Selection
@@ -34,6 +35,33 @@ class CreateTopics(BaseModel):
 
     partitions: int = Field(ge=1, description="of each change topic")
     replication: int = Field(default=-1, ge=-1, description="replicas; -1: as the cluster does by default")
+
+
+def _bytes(value: Any) -> Any:
+    """Parse 64000000, 64MB or 64MiB."""
+    try:
+        return int(rate(value))
+    except (TypeError, ValueError):
+        raise ValueError("give a number of bytes, such as 64MB") from None
+
+
+ByteCount = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=int | str), Field(ge=1_000_000)]
+ONLY_KAFKA = (
+    "kafka", "topic", "create_topics", "positions", "bytes_as", "decode", "large_messages", "resolved",
+)  # fmt: skip
+"""keys that say how changes go to Kafka"""
+
+
+class Parquet(BaseModel):
+    """A folder of Parquet files, in place of Kafka, and when files are added to it: whichever is first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    folder: str = Field(min_length=1, description="webhdfs://host:port/path, or a path")
+    commit_seconds: float = Field(default=60, gt=0, le=3600, description="files are added so often")
+    commit_bytes: ByteCount = Field(
+        default=64_000_000, description="or once rows take so much memory: bytes, such as 64MB"
+    )
 
 
 class Rows(BaseModel):
@@ -63,6 +91,12 @@ class StreamSpec(BaseModel):
         default="kafka_default",
         description="Airflow connection of type kafka, whose extra has the client's settings; or bootstrap and client. "
         "Secrets belong in a connection.",
+    )
+    parquet: Parquet | None = Field(
+        title="Parquet",
+        default=None,
+        description="A folder for Parquet files, instead of Kafka: folder (webhdfs://host:port/path, or a path), "
+        "commit_seconds, commit_bytes.",
     )
     tables: list[str] = Field(
         title="Tables",
@@ -122,7 +156,7 @@ class StreamSpec(BaseModel):
         title="Largest lag, in seconds",
         default=30,
         ge=1,
-        description="Largest lag, in seconds, that counts as following.",
+        description="Largest lag, in seconds, that counts as following; with parquet, commit_seconds are added.",
     )
     throttle: Throttle = Field(
         title="Throttle",
@@ -186,6 +220,11 @@ class StreamSpec(BaseModel):
         return self.positions or positions_topic(self.name)
 
     @property
+    def positions_place(self) -> str:
+        """Where the positions are, for people."""
+        return f"topic {self.positions_topic}" if self.parquet is None else f"folder {self.parquet.folder}"
+
+    @property
     def selection(self) -> Selection:
         """Which cells are sent."""
         columns = (column.partition(":") for column in self.columns)
@@ -240,6 +279,12 @@ def load_stream_spec(path: Path) -> StreamSpec:
 
 def parse_stream_spec(content: Mapping[str, Any], *, origin: str) -> StreamSpec:
     """Validate the keys of a spec. Raises UsageError, which lists every fault."""
+    if content.get("parquet") is not None and (others := [key for key in ONLY_KAFKA if content.get(key) is not None]):
+        raise UsageError(
+            f"{origin}: {', '.join(others)}: a stream goes to Kafka or into a folder: with the key parquet, leave out "
+            "those of Kafka",
+            origin=origin,
+        )
     try:
         return StreamSpec.model_validate(content)
     except ValidationError as error:
@@ -247,7 +292,8 @@ def parse_stream_spec(content: Mapping[str, Any], *, origin: str) -> StreamSpec:
 
 
 def resolve_stream(spec: StreamSpec, connections: Connections) -> ResolvedStreamSpec:
-    """Replace the source's connection id by its address, and patterns by the names of the tables that there are.
+    """Replace the source's connection id by its address, and patterns by the names of the tables that there are. What
+    waits for the next commit to a folder counts as followed.
 
     Raises UsageError for a pattern without a table, and the errors of the client.
     """
@@ -256,7 +302,9 @@ def resolve_stream(spec: StreamSpec, connections: Connections) -> ResolvedStream
     if any("*" in name for name in names):
         with HBaseClient(_address(spec, source)) as client:
             names = _matching(names, client.tables())
-    return ResolvedStreamSpec.model_validate(spec.model_dump() | {"source": source.model_dump(), "tables": names})
+    max_lag = spec.max_lag + (0 if spec.parquet is None else ceil(spec.parquet.commit_seconds))
+    resolved = {"source": source.model_dump(), "tables": names, "max_lag": max_lag}
+    return ResolvedStreamSpec.model_validate(spec.model_dump() | resolved)
 
 
 def _address(spec: StreamSpec, source: Cluster) -> ClusterAddress:

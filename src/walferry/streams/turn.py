@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from walferry.errors import WalferryError
 from walferry.run.run import RunEndedError
-from walferry.streams.kafka.errors import FencedError
+from walferry.streams.fenced import FencedError
 from walferry.streams.stream_run import StreamRun
 
 
@@ -18,8 +18,8 @@ class StreamTakenOverError(WalferryError):
 class Turn:
     """This attempt's right to stream, which it loses once the run has ended or another process has begun the phase.
 
-    Kafka fences an older process only while it has a sink. One that was suspended for long would open another one and
-    take the stream back.
+    The destination fences an older process only while it has a sink. One that was suspended for long would open
+    another one and take the stream back.
     """
 
     def __init__(self, run: StreamRun) -> None:
@@ -40,7 +40,7 @@ class Turn:
 
     @contextmanager
     def explaining_fences(self) -> Iterator[None]:
-        """Raise the errors of `require` in place of FencedError: Kafka may tell an overtaken process first."""
+        """Raise the errors of `require` in place of FencedError: the destination may tell a process first."""
         try:
             yield
         except FencedError as fenced:

@@ -21,9 +21,10 @@ from booting import CHEAP_JVM
 from kafka_reading import read
 from walferry.embedded.kafka import Broker
 from walferry.errors import TransientError, UsageError
+from walferry.streams.fenced import FencedError
 from walferry.streams.kafka import errors as kafka_errors
 from walferry.streams.kafka import sink, topics
-from walferry.streams.kafka.errors import FencedError, MessageTooLargeError
+from walferry.streams.kafka.errors import MessageTooLargeError
 from walferry.streams.kafka.new_topics import Creation, positions_topic
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.kafka.sink import Shard, Sink

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any, NoReturn
 
 import jsonschema
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from unit.run.progress.brought import finish
 from unit.streams.stream_ledger import PARAMS, TABLES
-from walferry.airflow.dags import hbase_stream
+from walferry.airflow.dags import hbase_history, hbase_stream
+from walferry.airflow.dags import history as history_module
 from walferry.airflow.dags import stream as dag_module
 from walferry.airflow.kafka import KafkaHook, kafka_connection
 from walferry.errors import TransientError, UsageError
@@ -27,7 +30,7 @@ from walferry.streams import stream as following
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.start import start_stream
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.stream_spec import StreamSpec, parse_stream_spec
+from walferry.streams.stream_spec import ONLY_KAFKA, StreamSpec, parse_stream_spec
 from walferry.streams.turn import Turn
 
 HBASE = {
@@ -79,8 +82,9 @@ def follows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Act], None]:
     return while_following
 
 
-def test_each_phase_is_a_task_and_the_stream_goes_on_whatever_kills_it() -> None:
-    made = hbase_stream()
+@pytest.mark.parametrize("dag", [hbase_stream, hbase_history])
+def test_each_phase_is_a_task_and_the_stream_goes_on_whatever_kills_it(dag: Callable[[], DAG]) -> None:
+    made = dag()
     names = [phase.name for phase in phases_of("stream")]
     assert list(made.task_dict) == names
     for before, after in pairwise(names):
@@ -91,9 +95,11 @@ def test_each_phase_is_a_task_and_the_stream_goes_on_whatever_kills_it() -> None
 
 
 def test_each_key_of_the_spec_has_its_field_with_the_models_words() -> None:
-    assert dag_module.PARAMS.keys() == StreamSpec.model_fields.keys()
+    of_history = history_module.params()
+    assert dag_module.PARAMS.keys() == StreamSpec.model_fields.keys() - {"parquet"}
+    assert of_history.keys() == StreamSpec.model_fields.keys() - set(ONLY_KAFKA)
     for key, model in StreamSpec.model_fields.items():
-        field = dag_module.PARAMS[key]
+        field = of_history[key] if key in of_history else dag_module.PARAMS[key]
         assert field.schema["title"] == model.title
         assert (field.description or "").startswith(model.description or "")
 
@@ -132,6 +138,23 @@ def test_what_is_left_empty_is_as_the_spec_has_it(book: Ledger, dag_run: Any, pl
     assert recorded.pop("source")["zookeeper"] == "127.0.0.1:1"
     spec = parse_stream_spec({"name": "changes", "tables": TABLES}, origin="test").model_dump(mode="json")
     assert recorded == {key: value for key, value in spec.items() if key != "source"}
+
+
+def test_a_history_needs_a_folder_and_neither_kafkas_client_nor_its_connection(
+    book: Ledger, monkeypatch: pytest.MonkeyPatch, planned: None
+) -> None:
+    def triggered(**given: Any) -> str:
+        form = {key: param.value for key, param in history_module.params().items()} | {"tables": TABLES} | given
+        monkeypatch.setattr(dag_module, "get_current_context", lambda: {"params": form, "run_id": "manual__1"})
+        run_id: str = dag_module.plan.function()
+        return run_id
+
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(AirflowFailException, match="parquet: give a folder"):
+        triggered()
+    recorded = book.run(triggered(parquet={"folder": "/history", "commit_seconds": 5})).spec
+    assert recorded["parquet"] == {"folder": "/history", "commit_seconds": 5.0, "commit_bytes": 64_000_000}
+    assert recorded["max_lag"] == 35
 
 
 def test_a_key_that_no_spec_has_fails_at_once(dag_run: Any, planned: None) -> None:

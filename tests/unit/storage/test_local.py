@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,16 @@ def test_a_folder_goes_with_all_it_holds_only_when_asked(files: Local, tmp_path:
         files.delete(str(tmp_path / "d"))
     assert files.delete(str(tmp_path / "d"), recursive=True) is True
     assert files.status(str(tmp_path / "d")) is None
+
+
+def test_of_two_renames_to_one_destination_only_one_happens(
+    files: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, wanted = (str(tmp_path / name) for name in ("first", "second", "wanted"))
+    files.write(first, [b"1"])
+    files.write(second, [b"2"])
+    monkeypatch.setattr(os.path, "lexists", lambda path: False)  # both have looked before
+    files.rename(first, wanted)
+    with pytest.raises(FileExistsError):
+        files.rename(second, wanted)
+    assert (b"".join(files.read(wanted)), Path(first).exists(), Path(second).exists()) == (b"1", False, True)

@@ -57,6 +57,8 @@ class Source:
 class Kafka:
     """Keeps what is committed."""
 
+    keeps_changes = keeps_positions = False
+
     def __init__(self) -> None:
         self.records: dict[str, bytes] = {}
         self.numbers: list[int] = []
@@ -72,6 +74,13 @@ class Kafka:
         self._open = []
         self.records = {key: value for key, value in (self.records | dict(changed)).items() if value is not None}
         return 0
+
+    def write(self) -> None:
+        pass
+
+    @property
+    def positions(self) -> Mapping[str, bytes]:
+        return self.records
 
 
 class Streamed:
@@ -136,6 +145,32 @@ def test_an_entry_of_an_open_log_is_sent_once_it_is_acknowledged(streamed: Strea
     streamed.source.read_point = 5
     assert streamed.passes().covered_ms is not None
     assert streamed.kafka.numbers == [4, 5]
+
+
+def test_what_the_destination_keeps_is_neither_told_as_sent_nor_recorded(streamed: Streamed) -> None:
+    before = streamed.follower.positions
+    streamed.kafka.keeps_changes = streamed.kafka.keeps_positions = True
+    streamed.source.read_point = 5
+    streamed.write(1, header(), edit(4), edit(5))
+    assert streamed.passes().covered_ms is None
+    assert streamed.kafka.numbers == [4, 5]
+    assert streamed.follower.positions == before
+    streamed.kafka.keeps_changes = streamed.kafka.keeps_positions = False
+    assert streamed.passes(1).covered_ms is not None
+    assert streamed.follower.positions.regions[REGION].number == 5
+
+
+def test_what_was_sent_before_a_refused_entry_is_written_before_the_ledger_has_the_entry(
+    streamed: Streamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[list[int]] = []
+    monkeypatch.setattr(streamed.kafka, "write", lambda: written.append(list(streamed.kafka.numbers)))
+    streamed.source.read_point = 5
+    streamed.write(1, header(), edit(4), edit(5, bytes(20_000)))
+    while not (refused := streamed.follower.pass_once().refused):
+        assert written == []
+    assert [one.sequence_number for one in refused] == [5]
+    assert written == [[4]]
 
 
 def test_what_a_server_loses_when_it_dies_is_not_sent(streamed: Streamed, caplog: pytest.LogCaptureFixture) -> None:

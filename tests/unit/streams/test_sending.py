@@ -28,6 +28,9 @@ TABLE = new_table("t1", {"f": {}})
 class Recorder:
     """Keeps what is sent."""
 
+    keeps_changes = keeps_positions = False
+    positions: Mapping[str, bytes] = {}
+
     def __init__(self) -> None:
         self.values: list[dict[str, Any]] = []
         self.places: list[tuple[str, int]] = []
@@ -40,6 +43,9 @@ class Recorder:
         self.places.append((topic, partition))
 
     def commit(self, changed: Mapping[str, bytes | None]) -> int:
+        raise AssertionError("sending does not commit")
+
+    def write(self) -> None:
         raise AssertionError("sending does not commit")
 
     @property

@@ -52,6 +52,7 @@ def test_a_recorded_spec_is_read_again() -> None:
         ({"decode": "json.loads"}, "decode: String should match pattern"),
         ({"epoch": 0}, "epoch: Input should be greater than or equal to 1"),
         ({"target": "hbase_target"}, "target: this key does not belong here"),
+        ({"parquet": {"folder": "/h"}}, "kafka: a stream goes to Kafka or into a folder"),
         ({"bytes_as": "text"}, "bytes_as: Input should be 'base64', 'hex' or 'utf8'"),
     ],
 )
@@ -59,6 +60,31 @@ def test_a_fault_is_named_with_its_key(keys: dict[str, Any], fault: str) -> None
     with pytest.raises(UsageError) as raised:
         parse_stream_spec(SPEC | keys, origin="spec.yaml")
     assert f"spec.yaml: {fault}" in str(raised.value)
+
+
+HISTORY = {key: value for key, value in SPEC.items() if key != "kafka"}
+
+
+@pytest.mark.parametrize(
+    ("parquet", "fault"),
+    [
+        ({}, "parquet.folder: Field required"),
+        ({"folder": "/h", "commit_bytes": "much"}, "parquet.commit_bytes: give a number of bytes, such as 64MB"),
+        ({"folder": "/h", "commit_bytes": 5}, "parquet.commit_bytes: Input should be greater than or equal to 1000000"),
+        ({"folder": "/h", "commit_seconds": 0}, "parquet.commit_seconds: Input should be greater than 0"),
+    ],
+)
+def test_a_fault_of_a_history_is_named_with_its_key(parquet: dict[str, Any], fault: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_stream_spec(HISTORY | {"parquet": parquet}, origin="spec.yaml")
+    assert f"spec.yaml: {fault}" in str(raised.value)
+
+
+def test_what_waits_for_the_next_commit_of_a_history_counts_as_followed() -> None:
+    parquet = {"folder": "/h", "commit_seconds": 12.5, "commit_bytes": "2MiB"}
+    spec = resolve_stream(parse_stream_spec(HISTORY | {"parquet": parquet}, origin="x"), unknown)
+    assert (spec.max_lag, spec.positions_place) == (43, "folder /h")
+    assert spec.as_recorded()["parquet"] == parquet | {"commit_bytes": 2 << 20}
 
 
 def test_a_spec_with_a_secret_is_refused_and_the_secret_is_not_shown() -> None:

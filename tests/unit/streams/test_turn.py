@@ -11,7 +11,7 @@ from unit.streams.stream_ledger import opened
 from walferry.errors import WalferryError
 from walferry.ledger import Ledger
 from walferry.run.run import RunEndedError
-from walferry.streams.kafka.errors import FencedError
+from walferry.streams.fenced import FencedError
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.turn import StreamTakenOverError, Turn
 

@@ -319,7 +319,7 @@ def _tables(
         {
             "source": source,
             "target": None if run.kind == "stream" else target,
-            "topic": report.topics.get(source),
+            "topic": report.topics.get(source) or (run.spec.get("parquet") or {}).get("folder"),
             "steps": {p.name: states.get((p.name, source), "not begun") for p in phases_of(run.kind) if p.by_table},
             "errors": [
                 f"{p.phase}: {_short(p.message)}" for p in phases if p.subject == source and p.state == "failed"

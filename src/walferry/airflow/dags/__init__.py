@@ -5,6 +5,7 @@ hbase_migrate()
 """
 
 from walferry.airflow.dags.drain import hbase_wal_drain
+from walferry.airflow.dags.history import hbase_history
 from walferry.airflow.dags.migrate import hbase_migrate
 from walferry.airflow.dags.repair import hbase_repair
 from walferry.airflow.dags.replay import hbase_wal_replay
@@ -13,6 +14,7 @@ from walferry.airflow.dags.verify import hbase_verify
 from walferry.airflow.dags.watch import hbase_wal_watch
 
 __all__ = [
+    "hbase_history",
     "hbase_migrate",
     "hbase_repair",
     "hbase_stream",

@@ -71,8 +71,11 @@ def plan() -> str:
     from walferry.streams.start import start_stream
 
     with final_errors(), open_ledger() as ledger:
-        _require_client()
         params = dict(get_current_context()["params"])
+        if "parquet" not in params:
+            _require_client()
+        elif not params["parquet"]:
+            raise UsageError("parquet: give a folder, as {folder: …}")
         try:
             run_id = start_stream(ledger, params, airflow_connection, _owner())
         except RunBusyError as busy:  # a task of an earlier DAG run may be about to end
@@ -132,15 +135,20 @@ def _require_client() -> None:
 
 def hbase_stream() -> DAG:
     """The DAG that streams changes to Kafka: one task for each phase of a stream (`run.phases`)."""
+    return stream_dag("hbase_stream", PARAMS, "kafka", __doc__ or "")
+
+
+def stream_dag(dag_id: str, params: dict[str, Any], tag: str, about: str) -> DAG:
+    """A DAG of streams with a form of its own; `about` is shown in Airflow."""
     with DAG(
-        "hbase_stream",
+        dag_id,
         schedule=None,
         catchup=False,
         max_active_runs=MOST_STREAMS,
         max_active_tasks=MOST_STREAMS,
-        params=PARAMS,
-        tags=["walferry", "hbase", "kafka"],
-        doc_md=__doc__,
+        params=params,
+        tags=["walferry", "hbase", tag],
+        doc_md=about,
         default_args=TASK_DEFAULTS,
     ) as made:
         run: Any = plan()

@@ -160,7 +160,7 @@ OF_STREAMS: Mapping[StateName, Kind] = {
     ),
     "aborted": Kind(
         "grey",
-        "an operator ended the stream; its topics stay as they are",
+        "an operator ended the stream; its topics or files stay as they are",
         "start a stream of that name: it goes on where this one ended if the source still has that log; otherwise give "
         "a higher `epoch`",
     ),

@@ -26,10 +26,6 @@ SLICE_S = 2.0
 """one wait inside the client, which does not return early when a broker refuses the login"""
 
 
-class FencedError(WalferryError):
-    """Another producer has the transactional id now; this one must end. Facts `stream`, `transactional_id`."""
-
-
 class MessageTooLargeError(WalferryError):
     """A message is larger than its topic takes: facts `topic`, `size` and `limit` in bytes. Nothing was sent."""
 

@@ -25,11 +25,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from walferry.clock import steady_s
 from walferry.errors import TransientError
+from walferry.streams.fenced import FencedError
 from walferry.streams.kafka.errors import (
     FENCED,
     LONGEST_WAIT_S,
     ClientLog,
-    FencedError,
     MessageTooLargeError,
     kafka_error,
     repeat,
@@ -169,6 +169,12 @@ class Sink:
             else:
                 self.positions[key] = value
         return sent
+
+    keeps_changes = keeps_positions = False
+    """what was committed is with the brokers"""
+
+    def write(self) -> None:
+        """Nothing is kept back."""
 
     def abort(self) -> None:
         """Drop what was sent since the last commit; afterwards it can be sent again, by this sink."""

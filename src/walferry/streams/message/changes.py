@@ -100,6 +100,45 @@ def headers_of(epoch: int, incarnation: int, sequence_number: int, index: int) -
 
 
 @dataclass(frozen=True)
+class Runs:
+    """The runs of cells of one row in entries, of which at least one cell is selected."""
+
+    entries: EntryBatch
+    """the picked ones"""
+    fields: Int64s
+    """int64[runs, RUN_FIELDS]"""
+    chosen: npt.NDArray[np.uint8]
+    """by number of the cell among all of the entries' cells: whether it is selected"""
+    refused: dict[int, str]
+    """number of the run -> why it is refused"""
+    key_bytes: int
+    value_bytes: int
+    """at most so many bytes have keys and values as messages, without what entries have in common"""
+
+
+def find_runs(form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarnation: Int32s) -> Runs:
+    """The runs of the edits with these numbers in the batch; `incarnation` has one number for each of them.
+
+    A run is refused, and the others are not, if a cell has an unknown type, or if its position does not fit into a
+    version.
+    """
+    if len(incarnation) != len(picked):
+        raise ValueError(f"{len(incarnation)} incarnations for {len(picked)} entries")
+    entries = batch.take(picked)
+    chosen = np.zeros(int(entries.cell_count.sum()), np.uint8)
+    fields = np.empty((int(entries.mutation_count.sum()), kernels.RUN_FIELDS), np.int64)
+    numbers = (np.ascontiguousarray(incarnation, np.int32), entries.sequence_number)
+    count, key_bytes, value_bytes = kernels.find_runs(
+        entries.buffer, entries.cells_start, entries.cell_count, numbers, _selected(form.selection),
+        _FORMS[form.bytes_as], form.decode is not None, np.empty((CELL_FIELDS, 1), np.int64), fields, chosen,
+    )  # fmt: skip
+    fields = fields[:count]
+    if form.snapshot is not None:
+        fields[:, kernels.INDEX] = form.snapshot.index
+    return Runs(entries, fields, chosen, _refusals(fields), key_bytes, value_bytes)
+
+
+@dataclass(frozen=True)
 class Messages:
     """n messages, in the order of their entries and of the rows in them.
 
@@ -141,6 +180,15 @@ class Messages:
         """int32[n]: the partition of each message in a topic with so many, as Java's default partitioner has it."""
         return (self.hash % count).astype(np.int32)
 
+    @property
+    def size(self) -> int:
+        """The bytes of all values."""
+        return int(self.value_ends[-1])
+
+    def name(self, number: int) -> str:
+        """What a person is told of the message: its key."""
+        return self.key(number).decode()
+
     @cached_property
     def _keys(self) -> tuple[list[int], memoryview]:
         return self.key_ends.tolist(), self.keys.data
@@ -161,28 +209,14 @@ def messages(form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarn
     Takes a few times the memory of the picked entries. A message is refused, and the others are not, if a cell has an
     unknown type, if its position does not fit into a version, or if the decoder failed for one of its values.
     """
-    if len(incarnation) != len(picked):
-        raise ValueError(f"{len(incarnation)} incarnations for {len(picked)} entries")
-    entries = batch.take(picked)
-    counts = entries.cell_count
-    bytes_as = _FORMS[form.bytes_as]
-    chosen = np.zeros(int(counts.sum()), np.uint8)
-    runs = np.empty((int(entries.mutation_count.sum()), kernels.RUN_FIELDS), np.int64)
-    cell = np.empty((CELL_FIELDS, 1), np.int64)
-    decoding = form.decode is not None
+    found = find_runs(form, batch, picked, incarnation)
+    entries, runs, chosen, refused, count = found.entries, found.fields, found.chosen, found.refused, len(found.fields)
+    bytes_as, cell = _FORMS[form.bytes_as], np.empty((CELL_FIELDS, 1), np.int64)
     numbers = (np.ascontiguousarray(incarnation, np.int32), entries.sequence_number)
-    count, key_bytes, value_bytes = kernels.find_runs(
-        entries.buffer, entries.cells_start, counts, numbers, _selected(form.selection), bytes_as, decoding, cell, runs,
-        chosen,
-    )  # fmt: skip
-    runs = runs[:count]
-    if form.snapshot is not None:
-        runs[:, kernels.INDEX] = form.snapshot.index
-    refused = _refusals(runs)
     decoded = _decoded(form.decode, entries, runs, chosen, refused) if form.decode else _NOT_DECODED
     fixed = _fixed(form, entries)
-    keys = np.empty(key_bytes + _sizes(fixed[:1], runs), np.uint8)
-    values = np.empty(value_bytes + _sizes(fixed[1:], runs) + len(decoded[0]), np.uint8)
+    keys = np.empty(found.key_bytes + _sizes(fixed[:1], runs), np.uint8)
+    values = np.empty(found.value_bytes + _sizes(fixed[1:], runs) + len(decoded[0]), np.uint8)
     key_ends, value_ends, hashes = (
         np.zeros(count + 1, np.int64),
         np.zeros(count + 1, np.int64),

@@ -24,9 +24,9 @@ from walferry.replay.keeping.objects import drop_snapshot
 from walferry.run.notes.table_snapshots import Progress, asked_again, drop_progress, keep_progress, take_request
 from walferry.run.run import LogRun
 from walferry.snapshots.manifest import SnapshotRegion, has_manifest
-from walferry.streams.delivery import Delivery, Sender
+from walferry.streams.delivery import AnyDestination, Committer, Made
 from walferry.streams.message import events
-from walferry.streams.message.changes import Form, Messages, SnapshotMark, messages
+from walferry.streams.message.changes import Form, SnapshotMark
 from walferry.streams.ordering.sent import RegionSent
 from walferry.streams.snapshot.covered import Covered
 from walferry.streams.snapshot.records import RegionRows, Snapshots, Step, TableSnapshot
@@ -43,11 +43,11 @@ TELL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class _Made:
-    """Rows of a region, as messages; None: it has no more."""
+    """Rows of a region, as they are sent; None: it has no more."""
 
     region: str
     rows: Rows | None
-    made: Messages | None
+    made: Made | None
 
 
 @dataclass
@@ -66,8 +66,8 @@ class SnapshotSender:
         self,
         run: LogRun,
         form: Form,
-        delivery: Delivery,
-        sink: Sender,
+        delivery: AnyDestination,
+        sink: Committer,
         records: Mapping[str, bytes],
         sent: Mapping[str, RegionSent],
         covered: Covered,
@@ -253,25 +253,25 @@ class SnapshotSender:
             self._deliver(table, one.rows, one.made, delivered)
             regions[one.region] = replace(regions[one.region], next=one.rows.next)
         rows = known.rows + delivered.rows
-        self._commit(replace(self._with(table, replace(known, rows=rows)), regions=regions))
+        self._commit(replace(self._with(table, replace(known, rows=rows)), regions=regions), at_once=False)
         if self._reading is None:
             self._end(table)
         else:
             self._tell(table)
 
-    def _deliver(self, table: str, rows: Rows, made: Messages, delivered: Delivered) -> None:
+    def _deliver(self, table: str, rows: Rows, made: Made, delivered: Delivered) -> None:
         known = self.snapshots.tables[table]
         fitting = self._delivery.fit(replace(self._form, snapshot=_mark(known)), rows.batch, made)
         if fitting.refused:
             number, reason = min(fitting.refused.items())
             raise UsageError(
-                f"row {made.key(number).decode()} cannot be sent from snapshot {known.name}: {reason}. "
+                f"row {made.name(number)} cannot be sent from snapshot {known.name}: {reason}. "
                 "What was sent before it stays; once it can be sent, the stream goes on from there",
                 table=table, snapshot=known.name,
             )  # fmt: skip
         self._delivery.send(rows.batch, made, fitting.claims)
         delivered.rows += len(made)
-        delivered.bytes += int(made.value_ends[-1])
+        delivered.bytes += made.size
         delivered.cells += int(rows.batch.cell_count.sum())
 
     def _read(
@@ -287,7 +287,8 @@ class SnapshotSender:
             for rows in rows_of(files, table, region, known_rows.next, number, known.taken_ms):
                 count = len(rows.batch)
                 incarnations = np.full(count, known_rows.incarnation, np.int32)
-                yield _Made(region.name, rows, messages(form, rows.batch, np.arange(count), incarnations))
+                made = self._delivery.make(form, rows.batch, np.arange(count), incarnations)
+                yield _Made(region.name, rows, made)
             yield _Made(region.name, None, None)
 
     def _end(self, table: str) -> None:
@@ -317,8 +318,12 @@ class SnapshotSender:
     def _with(self, table: str, known: TableSnapshot) -> Snapshots:
         return _with(self.snapshots, table, known)
 
-    def _commit(self, now: Snapshots) -> None:
-        self._sink.commit(now.changed(self.snapshots))
+    def _commit(self, now: Snapshots, *, at_once: bool = True) -> None:
+        """Commit where the snapshots are; have it written, unless it may be lost with the rows that it tells of."""
+        changed = now.changed(self.snapshots)
+        self._sink.commit(changed)
+        if changed and at_once:
+            self._sink.write()
         self._covered.change(now.covering)
         self.snapshots = now
 

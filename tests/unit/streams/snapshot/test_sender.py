@@ -67,6 +67,8 @@ class Source:
 class Kafka:
     """Keeps what is committed."""
 
+    keeps_changes = keeps_positions = False
+
     def __init__(self) -> None:
         self.records: dict[str, bytes] = {}
         self.values: list[dict[str, Any]] = []
@@ -82,6 +84,13 @@ class Kafka:
         self._open = []
         self.records = {key: value for key, value in (self.records | dict(changed)).items() if value is not None}
         return 0
+
+    def write(self) -> None:
+        pass
+
+    @property
+    def positions(self) -> Mapping[str, bytes]:
+        return self.records
 
     @property
     def snapshots(self) -> Snapshots:

@@ -1,0 +1,73 @@
+"""Kafka as the destination of a stream: topics that fit, and messages in transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from walferry.storage import open_file_system
+from walferry.streams.delivery import Claims, Delivery, OpenedDestination, Topic
+from walferry.streams.kafka.positions import Owner
+from walferry.streams.kafka.sink import Shard, Sink
+from walferry.streams.kafka.topics import StreamTopics, look, prepare
+from walferry.streams.stream_run import StreamRun
+from walferry.streams.stream_spec import KafkaConnections, ResolvedStreamSpec, kafka_settings
+
+
+def examine(spec: ResolvedStreamSpec, cluster_id: str, kafka: KafkaConnections) -> dict[str, Any]:
+    """Examine the topics for a spec, and change nothing. Raises UsageError.
+
+    Facts: topics by table, positions, and the partitions of topics that exist.
+    """
+    owner = Owner(cluster_id, spec.name)
+    found = look(
+        kafka_settings(spec, kafka), _recorded(spec, None), spec.positions_topic, create=spec.creation, owner=owner
+    )
+    topics = {table: spec.topic_of(table) for table in spec.tables}
+    return {"topics": topics, "partitions": found, "positions": spec.positions_topic}
+
+
+def plan(run: StreamRun) -> dict[str, Any]:
+    """Examine or create the topics of a run. Raises UsageError for what stands in the way. Facts: partitions by topic,
+    positions."""
+    topics = _topics(run, _shard(run).owner)
+    partitions = {name: topic.partitions for name, topic in topics.changes.items()}
+    return {"partitions": partitions, "positions": topics.positions.name}
+
+
+@contextmanager
+def opened(run: StreamRun) -> Iterator[OpenedDestination]:
+    """A sink for a run, and its delivery."""
+    topics = _topics(run)
+    with Sink.open(run.kafka(), _shard(run), topics, expected=run.has_positions) as sink:
+        claims = None
+        if run.spec.large_messages is not None:
+            claims = Claims(*open_file_system(run.spec.large_messages, user=run.source.address.user))
+        delivery = Delivery({table: _target(topics, topic) for table, topic in run.topics.items()}, sink, claims)
+        yield OpenedDestination(sink, delivery, run.spec.resolved)
+
+
+def _shard(run: StreamRun) -> Shard:
+    """Who writes to Kafka. Its name is the spec's: a new run of the same name goes on where the last one ended."""
+    return Shard(run.source.cluster_id(), run.spec.name)
+
+
+def _recorded(spec: ResolvedStreamSpec, plan: Mapping[str, Any] | None) -> dict[str, int | None]:
+    """The change topics, each with the partition count that the plan has recorded."""
+    counts = plan["partitions"] if plan else {}
+    return {spec.topic_of(table): counts.get(spec.topic_of(table)) for table in spec.tables}
+
+
+def _topics(run: StreamRun, owner: Owner | None = None) -> StreamTopics:
+    """The topics, checked or created. `owner`: as of `prepare`; a sink looks itself."""
+    spec, plan = run.spec, run.ledger.phases.facts("plan")
+    return prepare(
+        run.kafka(), _recorded(spec, plan), spec.positions_topic, create=spec.creation, owner=owner,
+        expected=run.has_positions,
+    )  # fmt: skip
+
+
+def _target(topics: StreamTopics, name: str) -> Topic:
+    topic = topics.changes[name]
+    return Topic(name, topic.partitions, topic.max_message_bytes)
