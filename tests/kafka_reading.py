@@ -28,6 +28,7 @@ def read(address: str, topic: str, partitions: int, *, committed: bool = True, t
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "isolation.level": "read_committed" if committed else "read_uncommitted",
+        "fetch.wait.max.ms": 10,  # the end of a partition is told after it
     }
     consumer = Consumer(settings)
     try:

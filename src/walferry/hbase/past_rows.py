@@ -18,6 +18,9 @@ What a held read point does not keep:
 - What HBase itself shows differently after a flush or a compaction, although nothing was written. A delete of one
   version shows the version below only until that is dropped, and a delete marker hides later puts with timestamps up to
   its own only until a major compaction drops it. A row with either is answered as HBase shows it when it is asked.
+- Before 2.6, perhaps what an increment or an append has written over in a family with VERSIONS 1: of the versions up to
+  the held read point only the newest is kept (MemStore.upsert). A delete of exactly that version would show the one
+  below it (`Release.drops_versions`; `one_version` of `rows_at`).
 - Files loaded in bulk without sequence numbers (`hbase.mapreduce.bulkload.assign.sequenceNumbers` off).
 
 Blocks that are read go to the server's cache, as with a Get: the rows that change are those that are read again.
@@ -29,27 +32,29 @@ a few numbers do for many rows (`points_of`): as many as the busiest row has cha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from walferry.formats.cells import index_cells, row_at, row_starts
+from walferry.formats.cells import index_cells
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.formats.resolve import marker_numbers
 from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import ScannerLostError
 from walferry.hbase.read_points import open_at_read_point, served
 from walferry.hbase.retry import ATTEMPTS
-from walferry.hbase.scan import rows_as_of
+from walferry.hbase.scan import rows_as_of, split_rows
 from walferry.hbase.zookeeper import Server
 
 AT_ONCE = 4
 """requests in flight for each call: reading a row may cost the server a seek in every store file"""
 ROWS_AT_ONCE = 128
 """rows that one request asks for"""
+_NO_FAMILIES: Mapping[str, Collection[bytes]] = {}
 
 
 @dataclass(eq=False)
@@ -123,10 +128,17 @@ def let_go(client: Calls, held: Sequence[HeldReadPoint]) -> None:
 
 
 def rows_at(
-    client: Calls, asked: Sequence[tuple[HeldReadPoint, Sequence[PastRow]]], *, attempts: int = ATTEMPTS
-) -> list[list[bytes] | None]:
+    client: Calls,
+    asked: Sequence[tuple[HeldReadPoint, Sequence[PastRow]]],
+    *,
+    attempts: int = ATTEMPTS,
+    one_version: Mapping[str, Collection[bytes]] = _NO_FAMILIES,
+    count: Callable[[int], None] | None = None,
+) -> list[list[bytes | None] | None]:
     """Past rows of regions: for each region, in the order asked, the cells of each row (a cell block, newest versions
-    only, with tags; b"" if the row had no cell).
+    only, with tags; b"" if the row had no cell). `one_version`: families, by table, of which HBase may have dropped
+    versions in memory; a row in which one of them has a delete of a single version is None. `count`: is called, by
+    several threads, with the bytes of each answer as it arrives; what it raises ends the call.
 
     None for a region whose read point has been lost: the answers may be wrong, and nobody can tell any more. One error
     fails the whole call, so ask about one server at a time if one that hangs must not hold up others.
@@ -136,11 +148,13 @@ def rows_at(
             raise ValueError(f"a row of {held.region.encoded} before its held read point {held.number}")
     requests = [(which, point, rows) for which, (_, past) in enumerate(asked) for point, rows in _requests(past)]
 
-    def ask(request: tuple[int, int, dict[bytes, list[int]]]) -> dict[bytes, bytes] | None:
+    def ask(request: tuple[int, int, dict[bytes, list[int]]]) -> dict[bytes, bytes | None] | None:
         which, point, rows = request
-        return served(lambda: _rows(client, asked[which][0].region, sorted(rows), point), attempts)
+        region = asked[which][0].region
+        families = one_version.get(region.table, ())
+        return served(lambda: _rows(client, region, sorted(rows), point, families, count), attempts)
 
-    found: list[list[bytes] | None] = [[b""] * len(past) for _, past in asked]
+    found: list[list[bytes | None] | None] = [[b""] * len(past) for _, past in asked]
     with _pool() as pool:
         for (which, _, rows), answer in zip(requests, pool.map(ask, requests), strict=True):
             into = found[which]
@@ -177,16 +191,31 @@ def _requests(asked: Sequence[PastRow]) -> Iterator[tuple[int, dict[bytes, list[
             yield point, {row: places[row] for row in rows[start : start + ROWS_AT_ONCE]}
 
 
-def _rows(client: Calls, region: Region, rows: Sequence[bytes], point: int) -> dict[bytes, bytes]:
-    """The cells of those of these rows that have any, by row."""
-    found: dict[bytes, bytes] = {}
-    for block in rows_as_of(client, region, rows, point):
-        buffer = np.frombuffer(block, np.uint8)
-        cells = index_cells(buffer).position
-        starts = cells[row_starts(buffer, cells)].tolist()
-        for start, end in zip(starts, [*starts[1:], len(block)], strict=True):
-            found[row_at(buffer, start)] = block[start:end]
+def _rows(
+    client: Calls,
+    region: Region,
+    rows: Sequence[bytes],
+    point: int,
+    one_version: Collection[bytes],
+    count: Callable[[int], None] | None,
+) -> dict[bytes, bytes | None]:
+    """The cells of those of these rows that have any, by row; None if HBase may have dropped some."""
+    found: dict[bytes, bytes | None] = {}
+    for block in rows_as_of(client, region, rows, point, count=count):
+        found |= split_rows(block)
+    if one_version:
+        for block in rows_as_of(client, region, rows, point, raw=True):
+            stored = split_rows(block)
+            found |= {row: None for row, cells in stored.items() if _deletes_a_version(cells, one_version)}
     return found
+
+
+def _deletes_a_version(cells: bytes, families: Collection[bytes]) -> bool:
+    index = index_cells(np.frombuffer(cells, np.uint8))
+    return any(
+        cells[index.family_start[at] : index.family_start[at] + index.family_length[at]] in families
+        for at in marker_numbers(index, by_version=True).tolist()
+    )
 
 
 def _call(client: Calls, held: HeldReadPoint, request: pb.ScanRequest) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from walferry.errors import DamagedInputError, TransientError
+from walferry.formats.cells import index_cells, row_at, row_starts
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import Region
@@ -43,6 +44,8 @@ class _Query:
     read_point: int | None = None
     with_stop: bool = False
     cached: bool = False
+    count: Callable[[int], None] | None = None
+    """is called with the bytes of each answer as it arrives; what it raises ends the scan"""
 
 
 def scan_raw(
@@ -73,15 +76,52 @@ def scan(
     return _scan(client, table, start, stop, _Query(families, False, max_versions, max_result_bytes))
 
 
-def rows_as_of(client: Calls, region: Region, rows: Sequence[bytes], read_point: int) -> Iterator[bytes]:
+def rows_as_of(
+    client: Calls,
+    region: Region,
+    rows: Sequence[bytes],
+    read_point: int,
+    *,
+    raw: bool = False,
+    count: Callable[[int], None] | None = None,
+) -> Iterator[bytes]:
     """Blocks of the cells of these rows, which must be in order, that a reader with this MVCC read point sees.
 
-    The region must be at its `server`. One attempt. How far back a server can tell: `walferry.hbase.past_rows`.
+    `raw`: all versions and delete markers. `count`: is called with the bytes of each answer as it arrives; what it
+    raises ends the scan. The region must be at its `server`. One attempt. How far back a server can tell:
+    `walferry.hbase.past_rows`.
     """
     picked = _filter_of(rows) if len(rows) > 1 else None
     # From a row to the same row, both included, is a Get to the server: it asks the Bloom filters (Scan.isGetScan).
-    query = _Query(None, False, 1, MAX_RESULT_BYTES, picked, read_point=read_point, with_stop=True, cached=True)
+    query = _Query(
+        None, raw, ALL_VERSIONS if raw else 1, MAX_RESULT_BYTES, picked,
+        read_point=read_point, with_stop=True, cached=True, count=count,
+    )  # fmt: skip
     return _scan_region(client, region, rows[0], rows[-1], query)
+
+
+def scan_rows(
+    client: Calls,
+    table: str,
+    rows: Sequence[bytes],
+    *,
+    attempts: int = REGION_ATTEMPTS,
+    count: Callable[[int], None] | None = None,
+) -> Iterator[bytes]:
+    """Blocks of the cells of these rows, which must be in order, that an ordinary reader sees now: of each column the
+    newest version. `count`: as of `rows_as_of`. Moves, splits and failures are those of a scan, with so many attempts
+    for each region."""
+    query = _Query(None, False, 1, MAX_RESULT_BYTES, _filter_of(rows), cached=True, count=count)
+    return _scan(client, table, rows[0], rows[-1] + b"\0", query, attempts)
+
+
+def split_rows(block: bytes) -> dict[bytes, bytes]:
+    """The cells of each row in a block of whole rows. Raises DamagedInputError."""
+    buffer = np.frombuffer(block, np.uint8)
+    cells = index_cells(buffer).position
+    starts = cells[row_starts(buffer, cells)].tolist()
+    ends = [*starts[1:], len(block)]
+    return {row_at(buffer, start): block[start:end] for start, end in zip(starts, ends, strict=True)}
 
 
 def _filter_of(rows: Sequence[bytes]) -> pb.Filter:
@@ -95,7 +135,9 @@ def _filter_of(rows: Sequence[bytes]) -> pb.Filter:
     )
 
 
-def _scan(client: Calls, table: str, start: bytes, stop: bytes, query: _Query) -> Iterator[bytes]:
+def _scan(
+    client: Calls, table: str, start: bytes, stop: bytes, query: _Query, attempts: int = REGION_ATTEMPTS
+) -> Iterator[bytes]:
     failures = 0
     while True:
         try:
@@ -112,10 +154,10 @@ def _scan(client: Calls, table: str, start: bytes, stop: bytes, query: _Query) -
             failures = 0
         except TransientError as error:
             failures += 1
-            if failures == REGION_ATTEMPTS or not repeatable(error):
+            if failures == attempts or not repeatable(error):
                 raise
             client.location_failed(table, error, failures)
-            _log.warning("scan of %s at row %r: attempt %d of %d: %s", table, start, failures, REGION_ATTEMPTS, error)
+            _log.warning("scan of %s at row %r: attempt %d of %d: %s", table, start, failures, attempts, error)
             time.sleep(pause_s(error, failures))
 
 
@@ -142,6 +184,8 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
                 codec=CODEC_WITH_TAGS,
                 timeout_s=client.timeout_s,
             )
+            if query.count is not None:
+                query.count(len(block))
             scanner_id = response.scanner_id if response.HasField("scanner_id") else scanner_id
             more = response.more_results_in_region and response.more_results
             if pending.tell() and block and _row_at(block, 0) != row:

@@ -52,6 +52,9 @@ class Release:
     skips_numbers: bool = False
     """whether increments, appends and checks can use up sequence numbers without an entry in the log (see
     `replay.log.numbering`)"""
+    drops_versions: bool = False
+    """whether an increment or an append may drop older versions in memory that a delete of the newest would show
+    (MemStore.upsert); 2.5 counts as 2.2"""
     tried: bool = False
     """whether walferry's tests run on exactly this minor version"""
     tried_as_target: bool = False
@@ -77,14 +80,14 @@ RELEASES = (
     # Read from the protocols (Master.proto, Admin.proto) and classes of each branch.
     Release(
         (1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False,
-        has_endpoint=False, replication_may_be_off=True, skips_numbers=True,
+        has_endpoint=False, replication_may_be_off=True, skips_numbers=True, drops_versions=True,
     ),
     Release(
         (1, 5), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False,
-        replication_may_be_off=True, skips_numbers=True,
+        replication_may_be_off=True, skips_numbers=True, drops_versions=True,
     ),
-    Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False, has_endpoint=False),
-    Release((2, 2), By.MASTER, By.MASTER, True, True, True, True, False),
+    Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False, has_endpoint=False, drops_versions=True),
+    Release((2, 2), By.MASTER, By.MASTER, True, True, True, True, False, drops_versions=True),
     Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True),
     Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, True, queues=By.MASTER),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
@@ -16,6 +16,7 @@ from walferry.formats.wal import EntryBatch
 from walferry.storage import FileSystem
 from walferry.streams.message.changes import Form, Messages, messages
 from walferry.streams.message.events import Message
+from walferry.streams.ordering.stays import Opened, Taken
 
 OVERHEAD_BYTES = 512
 """of a message, beside key and value: its headers, and what Kafka adds"""
@@ -114,6 +115,9 @@ M = TypeVar("M", bound=Made)
 class Destination(Protocol[M]):
     """Where changes go: to topics (`Delivery`), or into files (`streams.history.delivery.HistoryDelivery`)."""
 
+    def parts(self, passed: Sequence[Taken | Opened]) -> Iterable[Sequence[Taken | Opened]]:
+        """What a pass has put in order, in parts; each is made and sent before the next one is asked for."""
+
     def make(self, form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarnation: Int32s) -> M:
         """Make the changes of the edits with these numbers in the batch, with the incarnation of each one's region."""
 
@@ -131,14 +135,13 @@ AnyDestination = Destination[Any]
 """a destination whose changes only it looks into"""
 
 
-@dataclass(frozen=True)
-class OpenedDestination:
-    """A destination that a process writes to."""
-
-    sink: Committer
-    delivery: AnyDestination
-    resolved: float
-    """how often consumers are told up to which moment everything was sent, in seconds; 0: never"""
+def claimed(content: bytes, path: str) -> bytes:
+    """The value that stands for a large one, which is in a file: without its cells and its image."""
+    value = json.loads(content)
+    del value["cells"]
+    value.pop("image", None)
+    value["claim"] = {"path": path, "bytes": len(content), "sha256": sha256(content).hexdigest()}
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class Delivery:
@@ -149,6 +152,10 @@ class Delivery:
         self._topics = topics
         self._sink = sink
         self._claims = claims
+
+    def parts(self, passed: Sequence[Taken | Opened]) -> Iterable[Sequence[Taken | Opened]]:
+        """All of it at once."""
+        return [passed]
 
     def make(self, form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarnation: Int32s) -> Messages:
         """The messages of edits."""
@@ -163,14 +170,14 @@ class Delivery:
             if number in reasons:
                 continue
             limit = int(limits[batch.table[made.entry[number]]])
-            claimed = self._claimed(form, batch, made, number)
-            if claimed is None or len(claimed) + len(made.key(number)) + OVERHEAD_BYTES > limit:
+            claim = self._claimed(form, batch, made, number)
+            if claim is None or len(claim) + len(made.key(number)) + OVERHEAD_BYTES > limit:
                 reasons[number] = (
                     f"the message has {int(sizes[number])} bytes, and its topic takes {limit}: raise the topic's "
                     "max.message.bytes, or set large_messages"
                 )
             else:
-                claims[number] = claimed
+                claims[number] = claim
         return Fitting(claims, reasons)
 
     def send(self, batch: EntryBatch, made: Messages, claims: Mapping[int, bytes]) -> None:
@@ -201,10 +208,7 @@ class Delivery:
         if form.snapshot is not None:  # all rows of its region have the same position
             name = f"{form.snapshot.name}.{sha256(made.key(number)).hexdigest()}"
         path = self._claims.put(f"{self._topics[table].name}/{form.epoch}/{region}/{name}.json", content)
-        value = json.loads(content)
-        del value["cells"]
-        value["claim"] = {"path": path, "bytes": len(content), "sha256": sha256(content).hexdigest()}
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return claimed(content, path)
 
     def _topic(self, table: bytes) -> Topic:
         return self._topics.get(table.decode(), _NO_TOPIC)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from walferry.streams.delivery import OpenedDestination
+from walferry.streams.opened import OpenedDestination
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.stream_spec import KafkaConnections, ResolvedStreamSpec
 

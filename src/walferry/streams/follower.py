@@ -25,6 +25,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.storage import FileSystem
 from walferry.streams.delivery import Committer
+from walferry.streams.image.rows import RowImages
 from walferry.streams.ordering.order import RegionOrder
 from walferry.streams.ordering.regions import KnownRegions, origins
 from walferry.streams.ordering.repeated import require_written_again
@@ -105,15 +106,18 @@ class Follower:
         positions: StreamPositions,
         held: Collection[str] = (),
         held_tables: Collection[str] = (),
+        images: RowImages | None = None,
     ) -> None:
         """`tables`: as the log names them. `positions`: where to begin. `held`: regions to hold from their first entry
-        that was not sent; `held_tables`: tables whose regions are all held so."""
+        that was not sent; `held_tables`: tables whose regions are all held so. `images`: what reads the row after each
+        change; None: nothing does."""
         self._source = source
         self._files = files
         self._root = root
         self._tables = frozenset(tables)
         self._sending = sending
         self._sink = sink
+        self._images = images
         self._known = known
         self._tail = LiveTail(files, root)
         self._committed = self._written = positions
@@ -156,7 +160,10 @@ class Follower:
     def pass_once(self) -> Passed:
         """Make one pass: read, order, send, commit."""
         began_ms = now_ms()
-        start, end = self._offset, self._tail.next(self._offset, BatchLimits(PASS_BYTES))
+        if self._images is not None:
+            self._images.begin()
+        start = self._offset
+        end = self._tail.next(start, BatchLimits(PASS_BYTES if self._images is None else self._images.pass_bytes))
         taken = self._read(end.spans) if end is not start else []
         self._offset = end
         self._note_files(end)
@@ -165,6 +172,8 @@ class Follower:
         for table, regions in _regions(taken).items():
             self._known.learn(table, regions)
         answers = self._known.read_points(self._order.asks(taken))
+        if self._images is not None:
+            self._images.note(taken, answers)
         passed = self._order.pass_on(taken, answers, whole=whole)
         for one in self._order.take_repeated():
             earlier = [file for file in self._tail.listing.groups.get(one.group, ()) if file.number < one.number]
@@ -185,6 +194,9 @@ class Follower:
         waiting = self._order.waiting_tables()
         read_ms = began_ms if whole else None
         covered = read_ms if is_written and not waiting - self._held_tables else None
+        if self._images is not None:
+            numbers = {name: known.number for name, known in self._committed.regions.items()}
+            self._images.settle(numbers, None if waiting else read_ms)
         size = sum(span.stop - span.start for span in end.spans) if end is not start else 0
         return Passed(
             sent.messages, sent.bytes, sent.cells, size, read_ms, waiting, covered, tuple(sent.refused)

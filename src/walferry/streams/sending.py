@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class Sending:
         """Send what a pass has passed on, in its order. `incarnation`: of a region."""
         sent = Sent()
         described: dict[str, TableDescriptor | None] = {}
-        for one in passed:
+        for one in chain.from_iterable(self._delivery.parts(passed)):
             if isinstance(one, Opened):
                 if one.region not in sent.held:
                     self._opened(one, described, sent)

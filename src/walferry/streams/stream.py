@@ -110,7 +110,7 @@ def _follow(run: StreamRun, turn: Turn) -> None:
     """Follow with one sink, until an error ends it."""
     turn.require()
     with open_destination(run) as opened:
-        sink, delivery, form = opened.sink, opened.delivery, _form(run)
+        sink, delivery, form = opened.sink, opened.delivery, run.form()
         positions = begin(run, sink)
         run.note_positions()
         known = _known_regions(run, positions)
@@ -121,7 +121,7 @@ def _follow(run: StreamRun, turn: Turn) -> None:
             holding = snapshots.snapshots.holding
             follower = Follower(
                 run.source, run.source_files, run.wal_root, run.source_tables, sending, sink, known, positions,
-                {hold.region for hold in held}, holding,
+                {hold.region for hold in held}, holding, opened.images,
             )  # fmt: skip
             end_wait(run.ledger)
             times = ResolvedTimes(opened.resolved, form, delivery, sink)
@@ -137,11 +137,6 @@ def _known_regions(run: StreamRun, positions: StreamPositions) -> KnownRegions:
     for table in run.source_tables:
         known.learn(table, [name for name, sent in positions.regions.items() if sent.table == table])
     return known
-
-
-def _form(run: StreamRun) -> Form:
-    spec = run.spec
-    return Form(run.source.cluster_id(), spec.epoch, spec.bytes_as, spec.selection, spec.decoder())
 
 
 def _sending(

@@ -6,6 +6,7 @@ from walferry.clock import now_ms
 from walferry.ledger import Ledger, RunRecord
 from walferry.run.run import LogRun
 from walferry.streams.kafka.settings import KafkaSettings
+from walferry.streams.message.changes import Form
 from walferry.streams.stream_spec import KafkaConnections, environment_kafka, kafka_settings, recorded_stream_spec
 
 _POSITIONS = "stream has recorded positions"
@@ -30,6 +31,11 @@ class StreamRun(LogRun):
     def kafka(self) -> KafkaSettings:
         """How to reach Kafka, read anew each time: somebody may have changed a secret. Raises UsageError."""
         return kafka_settings(self.spec, self._kafka)
+
+    def form(self) -> Form:
+        """What changes look like. Raises UsageError if the decoder cannot be imported."""
+        spec = self.spec
+        return Form(self.source.cluster_id(), spec.epoch, spec.bytes_as, spec.selection, spec.decoder())
 
     @property
     def topics(self) -> dict[str, str]:

@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from importlib import import_module
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
@@ -47,7 +47,8 @@ def _bytes(value: Any) -> Any:
 
 ByteCount = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=int | str), Field(ge=1_000_000)]
 ONLY_KAFKA = (
-    "kafka", "topic", "create_topics", "positions", "bytes_as", "decode", "large_messages", "resolved",
+    "kafka", "topic", "create_topics", "positions", "image", "upsert_topic", "bytes_as", "decode", "large_messages",
+    "resolved",
 )  # fmt: skip
 """keys that say how changes go to Kafka"""
 
@@ -141,6 +142,18 @@ class StreamSpec(BaseModel):
         description="Folder for messages that are larger than their topic takes: webhdfs://host:port/path, or a path. "
         "The topic then gets a message that names the file. null: such a message holds its region, in quarantine.",
     )
+    image: Literal["none", "after"] = Field(
+        title="Images",
+        default="none",
+        description="after: each change also has the row as a reader saw it after the change, which the source is "
+        "asked for.",
+    )
+    upsert_topic: str | None = Field(
+        title="Upsert topic",
+        default=None,
+        description="A compacted topic that gets the last image of each changed row; {namespace} and {table} are "
+        "filled in. It needs image: after.",
+    )
     snapshot: bool = Field(
         title="Rows first",
         default=False,
@@ -183,15 +196,31 @@ class StreamSpec(BaseModel):
                 raise ValueError(f"system tables are not streamed: {name}")
         return names
 
-    @field_validator("topic")
+    @field_validator("topic", "upsert_topic")
     @classmethod
-    def _fills_in(cls, template: str) -> str:
+    def _fills_in(cls, template: str | None) -> str | None:
+        if template is None:
+            return None
         try:
             name = template.format(namespace="n", table="t")
         except (KeyError, IndexError, ValueError):
             raise ValueError("only {namespace} and {table} are filled in") from None
         if not _TOPIC_NAME.fullmatch(name):
             raise ValueError("a topic's name has letters, digits, '.', '_' and '-' only")
+        return template
+
+    @field_validator("upsert_topic")
+    @classmethod
+    def _is_of_images(cls, template: str | None, info: ValidationInfo) -> str | None:
+        known = info.data
+        if template is None or not known.keys() >= {"name", "tables", "topic", "positions", "image"}:
+            return template
+        if known["image"] == "none":
+            raise ValueError("it needs image: after")
+        others = {topic_of(known["topic"], table) for table in known["tables"]}
+        others.add(known["positions"] or positions_topic(known["name"]))
+        if shared := others & {topic_of(template, table) for table in known["tables"]}:
+            raise ValueError(f"topic {min(shared)} has something else already: give upserts topics of their own")
         return template
 
     @field_validator("kafka")
@@ -209,6 +238,13 @@ class StreamSpec(BaseModel):
             if ":" not in column:
                 raise ValueError(f"{column!r} is not a column: give family:qualifier")
         return columns
+
+    @property
+    def upsert_topics(self) -> dict[str, str]:
+        """The upsert topic of each table; empty without one."""
+        if self.upsert_topic is None:
+            return {}
+        return {table: topic_of(self.upsert_topic, table) for table in self.tables}
 
     def topic_of(self, table: str) -> str:
         """The topic of a table's changes."""

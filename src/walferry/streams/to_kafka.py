@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
+from walferry.hbase.server_pages import some_settings
 from walferry.storage import open_file_system
-from walferry.streams.delivery import Claims, Delivery, OpenedDestination, Topic
+from walferry.streams.beginning import descriptor_of
+from walferry.streams.delivery import Claims, Delivery, Topic
+from walferry.streams.image.delivery import ImageDelivery
+from walferry.streams.image.proof import in_memory_of
+from walferry.streams.image.rows import RowImages
+from walferry.streams.image.upserts import Upserts
 from walferry.streams.kafka.positions import Owner
 from walferry.streams.kafka.sink import Shard, Sink
 from walferry.streams.kafka.topics import StreamTopics, look, prepare
+from walferry.streams.kafka.topics import Topic as KafkaTopic
+from walferry.streams.opened import OpenedDestination
+from walferry.streams.snapshot.taking import snapshot_table
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.stream_spec import KafkaConnections, ResolvedStreamSpec, kafka_settings
 
@@ -22,8 +32,9 @@ def examine(spec: ResolvedStreamSpec, cluster_id: str, kafka: KafkaConnections) 
     """
     owner = Owner(cluster_id, spec.name)
     found = look(
-        kafka_settings(spec, kafka), _recorded(spec, None), spec.positions_topic, create=spec.creation, owner=owner
-    )
+        kafka_settings(spec, kafka), _recorded(spec, None), spec.positions_topic, create=spec.creation, owner=owner,
+        upserts=_recorded_upserts(spec, None),
+    )  # fmt: skip
     topics = {table: spec.topic_of(table) for table in spec.tables}
     return {"topics": topics, "partitions": found, "positions": spec.positions_topic}
 
@@ -32,7 +43,7 @@ def plan(run: StreamRun) -> dict[str, Any]:
     """Examine or create the topics of a run. Raises UsageError for what stands in the way. Facts: partitions by topic,
     positions."""
     topics = _topics(run, _shard(run).owner)
-    partitions = {name: topic.partitions for name, topic in topics.changes.items()}
+    partitions = {name: topic.partitions for name, topic in {**topics.changes, **topics.upserts}.items()}
     return {"partitions": partitions, "positions": topics.positions.name}
 
 
@@ -44,8 +55,23 @@ def opened(run: StreamRun) -> Iterator[OpenedDestination]:
         claims = None
         if run.spec.large_messages is not None:
             claims = Claims(*open_file_system(run.spec.large_messages, user=run.source.address.user))
-        delivery = Delivery({table: _target(topics, topic) for table, topic in run.topics.items()}, sink, claims)
-        yield OpenedDestination(sink, delivery, run.spec.resolved)
+        changes = _targets(topics.changes, run.topics)
+        if run.spec.image == "none":
+            yield OpenedDestination(sink, Delivery(changes, sink, claims), run.spec.resolved)
+            return
+        with closing(_row_images(run)) as rows:
+            upserts = None
+            if run.spec.upsert_topic is not None:
+                upserts = Upserts(run.form(), _targets(topics.upserts, run.spec.upsert_topics), sink, claims)
+            delivery = ImageDelivery(changes, sink, claims, rows, partial(snapshot_table, run), upserts)
+            yield OpenedDestination(sink, delivery, run.spec.resolved, rows)
+
+
+def _row_images(run: StreamRun) -> RowImages:
+    return RowImages(
+        run.source, run.form(), run.source_tables, partial(descriptor_of, run.source),
+        in_memory=in_memory_of(some_settings(run.source)), are_required=run.spec.upsert_topic is not None,
+    )  # fmt: skip
 
 
 def _shard(run: StreamRun) -> Shard:
@@ -59,15 +85,22 @@ def _recorded(spec: ResolvedStreamSpec, plan: Mapping[str, Any] | None) -> dict[
     return {spec.topic_of(table): counts.get(spec.topic_of(table)) for table in spec.tables}
 
 
+def _recorded_upserts(spec: ResolvedStreamSpec, plan: Mapping[str, Any] | None) -> dict[str, int | None]:
+    """The upsert topics, each with the partition count that the plan has recorded."""
+    counts = plan["partitions"] if plan else {}
+    return {topic: counts.get(topic) for topic in spec.upsert_topics.values()}
+
+
 def _topics(run: StreamRun, owner: Owner | None = None) -> StreamTopics:
     """The topics, checked or created. `owner`: as of `prepare`; a sink looks itself."""
     spec, plan = run.spec, run.ledger.phases.facts("plan")
     return prepare(
         run.kafka(), _recorded(spec, plan), spec.positions_topic, create=spec.creation, owner=owner,
-        expected=run.has_positions,
+        expected=run.has_positions, upserts=_recorded_upserts(spec, plan),
     )  # fmt: skip
 
 
-def _target(topics: StreamTopics, name: str) -> Topic:
-    topic = topics.changes[name]
-    return Topic(name, topic.partitions, topic.max_message_bytes)
+def _targets(topics: Mapping[str, KafkaTopic], names: Mapping[str, str]) -> dict[str, Topic]:
+    return {
+        table: Topic(name, topics[name].partitions, topics[name].max_message_bytes) for table, name in names.items()
+    }

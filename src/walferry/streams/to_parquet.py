@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from walferry.storage import FileSystem, open_file_system
-from walferry.streams.delivery import OpenedDestination
 from walferry.streams.history.commits import Commits, Owner
 from walferry.streams.history.delivery import HistoryDelivery
 from walferry.streams.history.sink import HistorySink, Limits
+from walferry.streams.opened import OpenedDestination
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.stream_spec import Parquet, ResolvedStreamSpec
 

@@ -48,6 +48,23 @@ def test_a_compacted_change_topic_is_refused(
         prepare(settings, {topic: None}, positions_topic(topic), create=Creation(1, 1))
 
 
+def test_an_upsert_topic_is_created_compacted_and_is_refused_if_it_would_lose_rows_or_takes_too_little(
+    settings: KafkaSettings, admin: AdminClient, topic: str
+) -> None:
+    wrong, small = f"{topic}-wrong", f"{topic}-small"
+    rows: dict[str, int | None] = {f"{topic}-rows": None}
+    made = prepare(settings, {topic: None}, positions_topic(topic), create=Creation(2, 1), upserts=rows)
+    assert made.upserts[f"{topic}-rows"].partitions == 2
+    create(admin, wrong, cleanup_policy="compact,delete")
+    create(admin, small, cleanup_policy="compact", max_message_bytes="5000")
+    for check in (prepare, look):
+        check(settings, {topic: 2}, positions_topic(topic), upserts={f"{topic}-rows": 2})
+        with pytest.raises(UsageError, match="an upsert topic keeps the last image of each row"):
+            check(settings, {topic: 2}, positions_topic(topic), upserts={wrong: None})
+        with pytest.raises(UsageError, match="takes messages of 5000 bytes, and changes may have 1048588: raise its "):
+            check(settings, {topic: 2}, positions_topic(topic), upserts={small: None})
+
+
 @pytest.mark.parametrize(("policy", "partitions"), [("delete", 1), ("compact,delete", 1), ("compact", 2)])
 def test_a_position_topic_that_could_lose_positions_is_refused(
     settings: KafkaSettings, admin: AdminClient, topic: str, policy: str, partitions: int

@@ -41,11 +41,11 @@ class Pool:
         return pb.ScanResponse(cells_per_result=[1]), encode_cell(b"row", b"f", b"q", 1, 4, b"v", ())
 
 
-def answered(pool: Pool, *past: PastRow) -> list[list[bytes] | None]:
+def answered(pool: Pool, *past: PastRow, **more: Any) -> list[list[bytes | None] | None]:
     client = cast(Calls, SimpleNamespace(pool=pool, timeout_s=5.0))
     (held,) = hold_read_points(client, [(SERVER, REGION)], attempts=1)
     assert isinstance(held, HeldReadPoint)
-    return rows_at(client, [(held, past)], attempts=1)
+    return rows_at(client, [(held, past)], attempts=1, **more)
 
 
 @given(st.lists(PAST, max_size=30))
@@ -73,6 +73,24 @@ def test_answers_of_a_lost_read_point_are_not_given(kind: str, error: Exception)
         assert answered(Pool(**{kind: error}), PastRow(b"row", 8, 8)) == [None]
     with pytest.raises(RequestTimeoutError):
         answered(Pool(**{kind: RequestTimeoutError("no answer")}), PastRow(b"row", 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("family", "type_", "is_told"), [(b"f", 8, False), (b"f", 10, False), (b"f", 12, True), (b"g", 8, True)]
+)
+def test_a_row_with_a_delete_of_one_version_is_not_told_where_versions_may_be_dropped_in_memory(
+    family: bytes, type_: int, is_told: bool
+) -> None:
+    class WithMarker(Pool):
+        def call(self, *request: Any, **more: Any) -> tuple[Any, bytes]:
+            answer, block = super().call(*request, **more)
+            raw = bool(request[3].scan.attribute)
+            return answer, encode_cell(b"row", family, b"q", 1, type_, b"", ()) if raw else block
+
+    past = PastRow(b"row", 8, 9)
+    (found,) = answered(WithMarker(), past, one_version={"t": [b"f"]}) or [None]
+    assert found == [encode_cell(b"row", b"f", b"q", 1, 4, b"v", ()) if is_told else None]
+    assert answered(WithMarker(), past) == [[encode_cell(b"row", b"f", b"q", 1, 4, b"v", ())]]
 
 
 def test_a_region_that_is_not_there_has_no_read_point_to_hold() -> None:

@@ -53,6 +53,18 @@ def test_a_recorded_spec_is_read_again() -> None:
         ({"epoch": 0}, "epoch: Input should be greater than or equal to 1"),
         ({"target": "hbase_target"}, "target: this key does not belong here"),
         ({"parquet": {"folder": "/h"}}, "kafka: a stream goes to Kafka or into a folder"),
+        (
+            {"parquet": {"folder": "/h"}, "kafka": None, "image": "after", "upsert_topic": "{table}"},
+            "image, upsert_topic: a stream goes to Kafka or into a folder",
+        ),
+        ({"image": "before"}, "image: Input should be 'none' or 'after'"),
+        ({"upsert_topic": "{table}"}, "upsert_topic: it needs image: after"),
+        ({"image": "after", "upsert_topic": "{database}"}, "upsert_topic: only {namespace} and {table} are filled in"),
+        ({"image": "after", "upsert_topic": "shop.{table}"}, "upsert_topic: topic shop.orders has something else"),
+        (
+            {"image": "after", "upsert_topic": "walferry.changes.positions"},
+            "upsert_topic: topic walferry.changes.positions has something else already",
+        ),
         ({"bytes_as": "text"}, "bytes_as: Input should be 'base64', 'hex' or 'utf8'"),
     ],
 )

@@ -38,8 +38,9 @@ MOST_STREAMS = 100
 FOR_EVER = 1_000_000
 """retries of the task `stream`: whatever kills it, it goes on"""
 KEYS = (
-    "name", "source", "kafka", "tables", "topic", "create_topics", "snapshot", "bytes_as", "families", "columns",
-    "rows", "decode", "large_messages", "resolved", "max_lag", "positions", "epoch", "throttle", "source_requests",
+    "name", "source", "kafka", "tables", "topic", "create_topics", "snapshot", "image", "upsert_topic", "bytes_as",
+    "families", "columns", "rows", "decode", "large_messages", "resolved", "max_lag", "positions", "epoch", "throttle",
+    "source_requests",
 )  # fmt: skip
 PARAMS = spec_params(model=StreamSpec, keys=KEYS, defaults={"name": "stream", "tables": []})
 

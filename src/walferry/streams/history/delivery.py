@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from walferry.streams.history.rows import Changes, changes_of, event_row
 from walferry.streams.history.sink import HistorySink
 from walferry.streams.message.changes import Form
 from walferry.streams.message.events import Message
+from walferry.streams.ordering.stays import Opened, Taken
 
 
 class HistoryDelivery:
@@ -21,6 +22,10 @@ class HistoryDelivery:
 
     def __init__(self, sink: HistorySink) -> None:
         self._sink = sink
+
+    def parts(self, passed: Sequence[Taken | Opened]) -> Iterable[Sequence[Taken | Opened]]:
+        """All of it at once."""
+        return [passed]
 
     def make(self, form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarnation: Int32s) -> Changes:
         """The rows of edits."""

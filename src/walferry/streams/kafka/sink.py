@@ -344,7 +344,7 @@ def _configuration(settings: KafkaSettings, shard: Shard, topics: StreamTopics) 
 
 
 def _all(topics: StreamTopics) -> list[Topic]:
-    return [*topics.changes.values(), topics.positions]
+    return [*topics.changes.values(), *topics.upserts.values(), topics.positions]
 
 
 def _too_large(topic: str, size: int, limit: int) -> MessageTooLargeError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -22,6 +23,15 @@ _log = logging.getLogger(__name__)
 
 SETTLE_S = 5.0
 """a broker that has just started may not know every topic yet"""
+_NO_TOPICS: Mapping[str, int | None] = {}
+
+
+class Use(Enum):
+    """What a topic is for."""
+
+    CHANGES = "changes"
+    UPSERTS = "upserts"
+    POSITIONS = "positions"
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,7 @@ class StreamTopics:
 
     changes: Mapping[str, Topic]
     positions: Topic
+    upserts: Mapping[str, Topic] = field(default_factory=dict)
 
 
 def prepare(
@@ -50,37 +61,44 @@ def prepare(
     create: Creation | None = None,
     owner: Owner | None = None,
     expected: bool = False,
+    upserts: Mapping[str, int | None] = _NO_TOPICS,
 ) -> StreamTopics:
     """Check every topic of a stream, and create those that are missing if `create` says how.
 
     `changes`: the change topics, each with the partition count that was recorded when the stream began, None before.
     `owner`: whose positions there may be, None if that is not to be looked at; another's are refused before a topic is
-    created. `expected`: positions have been written before, so their topic must be there. Raises UsageError, which says
-    what to do, for a topic that is missing, compacted (positions: not compacted), another's or has another partition
-    count, and for brokers that are unknown or refuse the user; TransientError if no broker answers.
+    created. `expected`: positions have been written before, so their topic must be there. `upserts`: the upsert topics,
+    as `changes`. Raises UsageError, which says what to do, for a topic that is missing, compacted (positions, upserts:
+    not compacted), another's or has another partition count, and for brokers that are unknown or refuse the user;
+    TransientError if no broker answers.
     """
     log = ClientLog(settings)
     admin = admin_client(settings, log)
-    wanted = {name: _of_changes(name, create) for name in changes} | {positions: _of_positions(positions, create)}
-    written = [name for name, recorded in changes.items() if recorded is not None] + [positions] * expected
+    given = {**changes, **upserts}
+    wanted = {name: _of_rows(name, create, "compact" if name in upserts else "delete") for name in given}
+    wanted[positions] = _of_positions(positions, create)
+    written = [name for name, recorded in given.items() if recorded is not None] + [positions] * expected
     known = settled(lambda: _partitions(admin, log), wanted if create is None else written)
     missing = [name for name in wanted if name not in known]
     if expected and positions in missing:
         raise lost(positions)
-    _check_kept(changes, known)
+    _check_kept(given, known)
     if owner is not None and positions in known:
-        _described(admin, positions, known[positions], log, is_positions=True)
+        _described(admin, positions, known[positions], log, use=Use.POSITIONS)
         require_owner(settings, positions, owner)
     if missing:
         if create is None:
-            raise _unknown(missing[0], 1 if missing[0] == positions else None)
+            raise _unknown(missing[0], _use(missing[0], positions, upserts))
         for name in missing:
             _create(admin, wanted[name], log)
         known = _await(admin, missing, log)
-    found = {name: _described(admin, name, known[name], log, is_positions=name == positions) for name in wanted}
-    for name, recorded in changes.items():
+    found = {name: _described(admin, name, known[name], log, use=_use(name, positions, upserts)) for name in wanted}
+    for name, recorded in given.items():
         check_count(name, found[name].partitions, recorded)
-    return StreamTopics({name: found[name] for name in changes}, found[positions])
+    _require_room([found[name] for name in upserts], [found[name] for name in changes])
+    return StreamTopics(
+        {name: found[name] for name in changes}, found[positions], {name: found[name] for name in upserts}
+    )
 
 
 def look(
@@ -90,25 +108,48 @@ def look(
     *,
     create: Creation | None = None,
     owner: Owner | None = None,
+    upserts: Mapping[str, int | None] = _NO_TOPICS,
 ) -> dict[str, int]:
     """As `prepare`, but create nothing. Returns the partitions of the topics that exist."""
     log = ClientLog(settings)
     admin = admin_client(settings, log)
     known = _partitions(admin, log)
-    _check_kept(changes, known)
-    missing = [name for name in (*changes, positions) if name not in known]
+    given = {**changes, **upserts}
+    _check_kept(given, known)
+    missing = [name for name in (*given, positions) if name not in known]
     if missing and create is None:
-        raise _unknown(missing[0], 1 if missing[0] == positions else None)
-    found = {
-        name: _described(admin, name, known[name], log, is_positions=name == positions).partitions
-        for name in (*changes, positions) if name in known
+        raise _unknown(missing[0], _use(missing[0], positions, upserts))
+    there = {
+        name: _described(admin, name, known[name], log, use=_use(name, positions, upserts))
+        for name in (*given, positions) if name in known
     }  # fmt: skip
-    for name, recorded in changes.items():
+    found = {name: topic.partitions for name, topic in there.items()}
+    for name, recorded in given.items():
         if name in found:
             check_count(name, found[name], recorded)
+    _require_room(
+        [topic for name, topic in there.items() if name in upserts],
+        [topic for name, topic in there.items() if name in changes],
+    )
     if owner is not None and positions in found:
         require_owner(settings, positions, owner)
     return found
+
+
+def _use(name: str, positions: str, upserts: Collection[str]) -> Use:
+    return Use.POSITIONS if name == positions else Use.UPSERTS if name in upserts else Use.CHANGES
+
+
+def _require_room(upserts: Collection[Topic], changes: Collection[Topic]) -> None:
+    """Raise UsageError if an upsert topic may not take an image that a change topic takes."""
+    most = max((topic.max_message_bytes for topic in changes), default=0)
+    for topic in upserts:
+        if topic.max_message_bytes < most:
+            raise UsageError(
+                f"topic {topic.name} takes messages of {topic.max_message_bytes} bytes, and changes may have {most}: "
+                "raise its max.message.bytes to that",
+                topic=topic.name,
+            )
 
 
 def _check_kept(changes: Mapping[str, int | None], known: Collection[str]) -> None:
@@ -138,10 +179,10 @@ def check_unchanged(ask: Callable[[], dict[str, int]], topics: StreamTopics) -> 
 
     `ask`: asks the brokers for their `partition_counts`.
     """
-    known = settled(ask, [*topics.changes, topics.positions.name])
-    for topic in topics.changes.values():
+    known = settled(ask, [*topics.changes, *topics.upserts, topics.positions.name])
+    for topic in (*topics.changes.values(), *topics.upserts.values()):
         if not known.get(topic.name):
-            raise _unknown(topic.name, topic.partitions)
+            raise _unknown(topic.name, Use.UPSERTS if topic.name in topics.upserts else Use.CHANGES)
         check_count(topic.name, known[topic.name], topic.partitions)
     if topics.positions.name not in known:
         raise lost(topics.positions.name)
@@ -173,11 +214,11 @@ def _partitions(admin: AdminClient, log: ClientLog) -> dict[str, int]:
     return partition_counts(metadata)
 
 
-def _of_changes(name: str, create: Creation | None) -> NewTopic | None:
+def _of_rows(name: str, create: Creation | None, policy: str) -> NewTopic | None:
     return (
         None
         if create is None
-        else NewTopic(name, create.partitions, create.replication, config={"cleanup.policy": "delete"})
+        else NewTopic(name, create.partitions, create.replication, config={"cleanup.policy": policy})
     )
 
 
@@ -221,7 +262,7 @@ def _await(admin: AdminClient, names: list[str], log: ClientLog) -> dict[str, in
         time.sleep(0.1)
 
 
-def _described(admin: AdminClient, name: str, partitions: int, log: ClientLog, *, is_positions: bool) -> Topic:
+def _described(admin: AdminClient, name: str, partitions: int, log: ClientLog, *, use: Use) -> Topic:
     """Read a topic's configuration. Raises UsageError if the topic does not fit its use."""
     resource = ConfigResource(ResourceType.TOPIC, name)
 
@@ -230,11 +271,18 @@ def _described(admin: AdminClient, name: str, partitions: int, log: ClientLog, *
 
     entries = repeat(describe, f"reading the configuration of topic {name}", log, serve=lambda: admin.poll(0))
     policies = {one.strip() for one in str(entries["cleanup.policy"].value).split(",")}
-    if is_positions:
+    if use is Use.POSITIONS:
         if policies != {"compact"} or partitions != 1:
             raise UsageError(
                 f"topic {name} cannot keep the stream's positions: it has {partitions} partitions and cleanup.policy="
                 f"{','.join(sorted(policies))}; it needs 1 partition and cleanup.policy=compact",
+                topic=name,
+            )
+    elif use is Use.UPSERTS:
+        if policies != {"compact"}:
+            raise UsageError(
+                f"topic {name} has cleanup.policy={','.join(sorted(policies))}, and an upsert topic keeps the last "
+                "image of each row: set cleanup.policy=compact",
                 topic=name,
             )
     elif "compact" in policies:
@@ -246,9 +294,9 @@ def _described(admin: AdminClient, name: str, partitions: int, log: ClientLog, *
     return Topic(name, partitions, int(entries["max.message.bytes"].value))
 
 
-def _unknown(name: str, partitions: int | None) -> UsageError:
-    count = "N partitions" if partitions is None else "1 partition" if partitions == 1 else f"{partitions} partitions"
-    policy = " and cleanup.policy=compact" if partitions == 1 else ""
+def _unknown(name: str, use: Use) -> UsageError:
+    count = "1 partition" if use is Use.POSITIONS else "N partitions"
+    policy = "" if use is Use.CHANGES else " and cleanup.policy=compact"
     return UsageError(
         f"unknown topic {name}: create it with {count}{policy}, or set create_topics: true; a user without the right "
         "Describe on it does not see it either",

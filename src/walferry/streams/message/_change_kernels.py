@@ -52,7 +52,10 @@ _CELLS = np.frombuffer(b'],"cells":[', np.uint8)
 _COMMA, _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = 0x2C, 0x7B, 0x7D, 0x5B, 0x5D
 CELL_BOUND = max(len(text) for text in _KINDS) + len(_QUALIFIER) + len(_TIMESTAMP) + len(_VALUE) + MOST_DIGITS + 1
 TAG_BOUND = len(_TAG_TYPE) + 3 + len(_VALUE) + 1
-MESSAGE_BOUND = len(_WRITE_TIME) + len(_CELLS) + 4 * MOST_DIGITS + 8
+_EXACT = np.frombuffer(b'],"image":{"exact":true,"cells":[', np.uint8)
+_UNREAD = np.frombuffer(b'],"image":{"exact":false}', np.uint8)
+_INEXACT = np.frombuffer(b'],"image":{"exact":false,"cells":[', np.uint8)
+MESSAGE_BOUND = len(_WRITE_TIME) + len(_CELLS) + len(_INEXACT) + 4 * MOST_DIGITS + 10
 
 
 @kernel()
@@ -298,16 +301,63 @@ def put_cell(out, to, buffer, cell, form, first, decoded, number):  # type: igno
 
 
 @kernel()
-def write_messages(buffer, runs, chosen, fixed, numbers, form, decoded, cell, keys, values, hashes):  # type: ignore[no-untyped-def]
+def put_image(out, to, images, image):  # type: ignore[no-untyped-def]
+    """An image, after the last cell; images: (texts, ends, whether each is exact, whether its row was not read)."""
+    texts, ends, exact, unread = images
+    if unread[image]:
+        return put_constant(out, to, _UNREAD)
+    to = put_constant(out, to, _EXACT) if exact[image] else put_constant(out, to, _INEXACT)
+    size = ends[image + 1] - ends[image]
+    copy_bytes(out, to, texts, ends[image], size)
+    out[to + size] = _CLOSE_LIST
+    out[to + size + 1] = _CLOSE
+    return to + size + 2
+
+
+@kernel()
+def choose_cells(buffer, starts, selected, form, decoding, cell, chosen):  # type: ignore[no-untyped-def]
+    """Fill in uint8[n]: which of the cells at these positions are selected. Returns the most bytes that `write_lists`
+    writes for them, without what a decoder made of values."""
+    size = np.int64(0)
+    for i in range(len(starts)):
+        locate_cell(buffer, starts[i], cell, 0)
+        if takes_cell(buffer, cell, selected):
+            chosen[i] = 1
+            size += cell_bound(buffer, cell, form, decoding)
+    return size
+
+
+@kernel()
+def write_lists(buffer, starts, ends, chosen, form, decoded, cell, out, out_ends):  # type: ignore[no-untyped-def]
+    """Write the chosen cells of each run `buffer[starts[i]:ends[i]]`, which are puts, as the elements of a list, and
+    fill in int64[n + 1] ends. `chosen` and `decoded`: by number of the cell among those of all runs."""
+    to = number = np.int64(0)
+    for i in range(len(starts)):
+        at = starts[i]
+        first = True
+        while at < ends[i]:
+            at = locate_cell(buffer, at, cell, 0)
+            if chosen[number]:
+                to = put_cell(out, to, buffer, cell, form, first, decoded, number)
+                first = False
+            number += 1
+        out_ends[i + 1] = to
+    return to
+
+
+@kernel()
+def write_messages(buffer, runs, chosen, fixed, numbers, form, decoded, images, cell, keys, values, hashes):  # type: ignore[no-untyped-def]
     """Write the key and the value of each run; a refused one gets an empty value.
 
     `fixed`: what entries have in common, as (texts, ends, text of each picked entry): what precedes the row in a key,
     and in a value; what follows the write time; what follows the sequence number. `numbers`: incarnation, sequence
     number and write time of each picked entry. `decoded`: what a decoder made of values, as (texts, ends by number of
-    the cell), or no ends. `keys` and `values`: (bytes, int64[n + 1] ends), to be filled in.
+    the cell), or no ends. `images`: as `put_image` takes them, and the number of each run's image, or no
+    numbers. `keys` and `values`: (bytes, int64[n + 1] ends), to be filled in.
     """
     key_heads, value_heads, regions, clusters = fixed
     incarnations, sequence_numbers, write_times = numbers
+    shown, image_of = images
     key, key_ends = keys
     out, ends = values
     key_to = to = np.int64(0)
@@ -346,8 +396,12 @@ def write_messages(buffer, runs, chosen, fixed, numbers, form, decoded, cell, ke
             at = locate_cell(buffer, at, cell, 0)
             to = put_cell(out, to, buffer, cell, form, first, decoded, c)
             first = False
-        out[to] = _CLOSE_LIST
-        out[to + 1] = _CLOSE
-        to += 2
+        if len(image_of) > 0:
+            to = put_image(out, to, shown, image_of[i])
+        else:
+            out[to] = _CLOSE_LIST
+            to += 1
+        out[to] = _CLOSE
+        to += 1
         ends[i + 1] = to
     return key_to, to

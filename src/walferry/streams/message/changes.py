@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from walferry.formats.cells import Bytes, CellType, Int32s, Int64s
+from walferry.formats.cells import Bytes, CellIndex, CellType, Int32s, Int64s
 from walferry.formats.changes import (
     FIRST_SNAPSHOT_INDEX,
     INCARNATION_BITS,
@@ -30,6 +30,7 @@ from walferry.formats.kernels import CELL_FIELDS
 from walferry.formats.wal import EntryBatch, cluster_ids
 from walferry.streams.message import _change_kernels as kernels
 from walferry.streams.message import _json_kernels as forms
+from walferry.streams.message.images import Images
 
 SCHEMA = 1
 """rises when a field is removed or renamed, or gets another meaning"""
@@ -129,8 +130,8 @@ def find_runs(form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incar
     fields = np.empty((int(entries.mutation_count.sum()), kernels.RUN_FIELDS), np.int64)
     numbers = (np.ascontiguousarray(incarnation, np.int32), entries.sequence_number)
     count, key_bytes, value_bytes = kernels.find_runs(
-        entries.buffer, entries.cells_start, entries.cell_count, numbers, _selected(form.selection),
-        _FORMS[form.bytes_as], form.decode is not None, np.empty((CELL_FIELDS, 1), np.int64), fields, chosen,
+        entries.buffer, entries.cells_start, entries.cell_count, numbers, selected(form.selection),
+        FORMS[form.bytes_as], form.decode is not None, _one_cell(), fields, chosen,
     )  # fmt: skip
     fields = fields[:count]
     if form.snapshot is not None:
@@ -156,6 +157,8 @@ class Messages:
     hash: Int64s  # murmur2 of the key, without its sign
     epoch: int
     refused: dict[int, str]  # number of the message -> why; its value is empty
+    images: Images | None = None
+    image: Int64s | None = None  # number of each message's image
 
     def __len__(self) -> int:
         return len(self.entry)
@@ -203,27 +206,32 @@ class Messages:
         return list(zip(*columns, strict=True))
 
 
-def messages(form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarnation: Int32s) -> Messages:
+def messages(
+    form: Form,
+    batch: EntryBatch,
+    picked: npt.NDArray[np.intp],
+    incarnation: Int32s,
+    images: Images | None = None,
+) -> Messages:
     """The messages of the edits with these numbers in the batch; `incarnation` has one number for each of them.
 
-    Takes a few times the memory of the picked entries. A message is refused, and the others are not, if a cell has an
-    unknown type, if its position does not fit into a version, or if the decoder failed for one of its values.
+    `images`: of all changed rows of these entries. Takes a few times the memory of the picked entries and their images.
+    A message is refused, and the others are not, if a cell has an unknown type, if its position does not fit into a
+    version, or if the decoder failed for one of its values.
     """
     found = find_runs(form, batch, picked, incarnation)
-    entries, runs, chosen, refused, count = found.entries, found.fields, found.chosen, found.refused, len(found.fields)
-    bytes_as, cell = _FORMS[form.bytes_as], np.empty((CELL_FIELDS, 1), np.int64)
-    numbers = (np.ascontiguousarray(incarnation, np.int32), entries.sequence_number)
-    decoded = _decoded(form.decode, entries, runs, chosen, refused) if form.decode else _NOT_DECODED
+    entries, runs, refused, count = found.entries, found.fields, found.refused, len(found.fields)
+    image, image_bytes = _images_of(images, found)
+    decoded = _decoded(form.decode, found) if form.decode else _NOT_DECODED
     fixed = _fixed(form, entries)
     keys = np.empty(found.key_bytes + _sizes(fixed[:1], runs), np.uint8)
-    values = np.empty(found.value_bytes + _sizes(fixed[1:], runs) + len(decoded[0]), np.uint8)
-    key_ends, value_ends, hashes = (
-        np.zeros(count + 1, np.int64),
-        np.zeros(count + 1, np.int64),
-        np.empty(count, np.int64),
-    )
+    values = np.empty(found.value_bytes + _sizes(fixed[1:], runs) + len(decoded[0]) + image_bytes, np.uint8)
+    key_ends, value_ends = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
+    hashes = np.empty(count, np.int64)
+    numbers = (np.ascontiguousarray(incarnation, np.int32), entries.sequence_number, entries.write_time)
+    shown = _NO_IMAGES if images is None else (images.texts, images.ends, images.exact, images.unread)
     key_end, value_end = kernels.write_messages(
-        entries.buffer, runs, chosen, fixed, (*numbers, entries.write_time), bytes_as, decoded, cell,
+        entries.buffer, runs, found.chosen, fixed, numbers, FORMS[form.bytes_as], decoded, (shown, image), _one_cell(),
         (keys, key_ends), (values, value_ends), hashes,
     )  # fmt: skip
     picks = runs[:, kernels.PICK]
@@ -239,16 +247,36 @@ def messages(form: Form, batch: EntryBatch, picked: npt.NDArray[np.intp], incarn
         hash=hashes,
         epoch=form.epoch,
         refused=refused,
+        images=images,
+        image=None if images is None else image,
     )
 
 
-_FORMS = {BytesAs.BASE64: forms.BASE64, BytesAs.HEX: forms.HEX, BytesAs.UTF8: forms.TEXT}
+def _images_of(images: Images | None, found: Runs) -> tuple[Int64s, int]:
+    """The numbers of the images of runs, and the bytes of their texts. Refuses the runs whose image no message can
+    have."""
+    if images is None:
+        return np.empty(0, np.int64), 0
+    numbers = images.numbers(found.fields[:, kernels.START])
+    for run in np.flatnonzero(np.isin(numbers, list(images.refused))).tolist() if images.refused else ():
+        found.refused.setdefault(run, images.refused[int(numbers[run])])
+        found.fields[run, kernels.REASON] = kernels.NOT_DECODED
+    return numbers, int((images.ends[numbers + 1] - images.ends[numbers]).sum())
+
+
+def _one_cell() -> Int64s:
+    return np.empty((CELL_FIELDS, 1), np.int64)
+
+
+FORMS = {BytesAs.BASE64: forms.BASE64, BytesAs.HEX: forms.HEX, BytesAs.UTF8: forms.TEXT}
+"""by what the kernels call them"""
 _Texts = tuple[Bytes, Int64s, Int64s]
 """texts one after the other, the n + 1 ends of them, and the number of the text of each picked entry"""
 _NOT_DECODED = (np.empty(0, np.uint8), np.empty(0, np.int64))
+_NO_IMAGES = (np.empty(0, np.uint8), np.zeros(1, np.int64), np.empty(0, np.bool_), np.empty(0, np.bool_))
 
 
-def _selected(selection: Selection) -> tuple[Bytes, Int64s, Int64s, Int64s, Int64s]:
+def selected(selection: Selection) -> tuple[Bytes, Int64s, Int64s, Int64s, Int64s]:
     """The names one after the other; where each family, column (two names), row range (two rows) and family to leave
     out is in them."""
     pairs = [*selection.columns, *selection.rows]
@@ -336,35 +364,50 @@ _REASONS = {
 }
 
 
-def _decoded(
-    decode: Decode, entries: EntryBatch, runs: Int64s, chosen: npt.NDArray[np.uint8], refused: dict[int, str]
-) -> tuple[Bytes, Int64s]:
-    """What the decoder makes of the selected puts: JSON, and int64[cells + 1] ends of it by number of the cell.
-
-    A message for which the decoder fails is refused: this sets its REASON in `runs`, and adds it to `refused`.
-    """
+def _decoded(decode: Decode, found: Runs) -> tuple[Bytes, Int64s]:
+    """What the decoder makes of the selected puts: JSON, and int64[cells + 1] ends of it by number of the cell. Refuses
+    the runs for which it fails."""
+    entries, runs, refused = found.entries, found.fields, found.refused
     cells, entry, _ = index_entry_cells(entries)
-    puts = np.flatnonzero((chosen != 0) & (cells.type == CellType.PUT))
+    puts = np.flatnonzero((found.chosen != 0) & (cells.type == CellType.PUT))
     run_of = np.searchsorted(runs[:, kernels.FIRST], puts, side="right") - 1
-    tables = [name.decode() for name in entries.tables]
-    data = entries.buffer.data
+    tables = entries.table[entry[puts]]
+    known = len(refused)
+    decoded = decoded_values(decode, cells, puts, tables, entries.tables, run_of, refused)
+    if len(refused) > known:
+        wrong = [run for run in refused if runs[run, kernels.REASON] == kernels.FINE]
+        runs[wrong, kernels.REASON] = kernels.NOT_DECODED
+    return decoded
+
+
+def decoded_values(
+    decode: Decode,
+    cells: CellIndex,
+    puts: npt.NDArray[np.intp],
+    tables: Int32s,
+    names: Sequence[bytes],
+    owners: npt.NDArray[np.intp],
+    refused: dict[int, str],
+) -> tuple[Bytes, Int64s]:
+    """What the decoder makes of these puts, each of the table with this number in `names`: JSON, and int64[cells + 1]
+    ends of it by number of the cell. Owners for which it fails are added to `refused`, and called for no more."""
+    data = cells.buffer.data
 
     def part(start: Int64s, length: Int64s, cell: int) -> bytes:
         return data[start[cell] : start[cell] + length[cell]].tobytes()
 
     sizes = np.zeros(len(cells), np.int64)
     texts = list[bytes]()
-    for cell, run in zip(puts.tolist(), run_of.tolist(), strict=True):
-        if run in refused:
+    for cell, table, owner in zip(puts.tolist(), tables.tolist(), owners.tolist(), strict=True):
+        if owner in refused:
             continue
         family = part(cells.family_start, cells.family_length, cell).decode(errors="surrogateescape")
         qualifier = part(cells.qualifier_start, cells.qualifier_length, cell)
         value = part(cells.value_start, cells.value_length, cell)
         try:
-            text = _json(decode(tables[entries.table[entry[cell]]], family, qualifier, value))
+            text = _json(decode(names[table].decode(), family, qualifier, value))
         except Exception as error:  # it is the user's code
-            refused[run] = f"the decoder failed for column {family!r}, {qualifier!r}: {type(error).__name__}: {error}"
-            runs[run, kernels.REASON] = kernels.NOT_DECODED
+            refused[owner] = f"the decoder failed for column {family!r}, {qualifier!r}: {type(error).__name__}: {error}"
             continue
         texts.append(text)
         sizes[cell] = len(text)

@@ -6,6 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Position = tuple[
+    Annotated[int, Field(ge=0, lt=1 << 7)],
+    Annotated[int, Field(ge=0, lt=1 << 40)],
+    Annotated[int, Field(ge=0, lt=1 << 16)],
+]
+"""incarnation, sequence number, index"""
+
 
 class OtherBytes(BaseModel):
     """Bytes that are not UTF-8, where text is expected."""
@@ -72,11 +79,9 @@ class _Message(_FromTable):
     sequence_number: int = Field(
         ge=0, lt=1 << 40, description="of the log entry; all messages of one entry have the same one"
     )
-    position: tuple[
-        Annotated[int, Field(ge=0, lt=1 << 7)],
-        Annotated[int, Field(ge=0, lt=1 << 40)],
-        Annotated[int, Field(ge=0, lt=1 << 16)],
-    ] = Field(description="incarnation of the region's line, sequence number, index: rises within a row")
+    position: Position = Field(
+        description="incarnation of the region's line, sequence number, index: rises within a row"
+    )
 
 
 class _RowMessage(_Message):
@@ -92,6 +97,17 @@ class _RowMessage(_Message):
     )
 
 
+class Image(BaseModel):
+    """What a reader sees of the row: the newest version of each column."""
+
+    model_config = ConfigDict(frozen=True)
+
+    exact: bool = Field(description="true: right after the change; false: at some moment after it")
+    cells: tuple[Put, ...] | None = Field(
+        default=None, description="by family and column; empty if no cell is left; left out if the row was not read"
+    )
+
+
 class Change(_RowMessage):
     """What one batch of a client wrote to one row, or what a snapshot has of it."""
 
@@ -100,6 +116,7 @@ class Change(_RowMessage):
     cells: tuple[Annotated[Put | Delete, Field(discriminator="kind")], ...] = Field(
         min_length=1, description="in the order of the log; of a snapshot in the order of a store"
     )
+    image: Image | None = Field(default=None, description="the row after the change; left out without `image: after`")
 
 
 class File(BaseModel):
@@ -118,6 +135,21 @@ class ClaimedChange(_RowMessage):
     model_config = ConfigDict(frozen=True, title="ClaimedChange")
 
     claim: File = Field(description="the file")
+
+
+class UpsertedRow(_FromTable):
+    """What a reader sees of a row, in an upsert topic; a row without a cell has a tombstone."""
+
+    model_config = ConfigDict(frozen=True, title="UpsertedRow")
+
+    row: str | OtherBytes = Field(description="the row key")
+    write_time: int = Field(description="ms since 1970 (UTC): of the change that it is after")
+    position: Position = Field(description="of that change")
+    exact: bool = Field(description="true: right after the change; false: at some moment after it")
+    cells: tuple[Put, ...] | None = Field(
+        default=None, min_length=1, description="the newest version of each column, by family and column"
+    )
+    claim: File | None = Field(default=None, description="the file, in place of cells, of a value that is too large")
 
 
 class LoadedFile(BaseModel):

@@ -86,6 +86,11 @@ def regions_of(run: LogRun, name: str) -> list[SnapshotRegion]:
     return snapshot_regions(run.source_root, read_manifest(run.source_files, run.source_root, name))
 
 
+def snapshot_table(run: LogRun, name: str) -> TableDescriptor:
+    """The descriptor of a snapshot's table. Raises WalferryError if it does not exist."""
+    return TableDescriptor(read_manifest(run.source_files, run.source_root, name).table_schema)
+
+
 def _rows(
     files: FileSystem, region: SnapshotRegion, table: str, families: list[bytes], before: RegionSent | None
 ) -> RegionRows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -17,6 +18,7 @@ from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2
 from walferry.formats.wal import EntryBatch, WalReader
 from walferry.streams.message.changes import BytesAs, Form, Messages, Selection, messages
+from walferry.streams.message.image_cells import changed_rows, images
 
 KINDS = {4: "put", 8: "delete_version", 10: "delete_family_version", 12: "delete_column", 14: "delete_family"}
 WRITTEN = 1700000000000
@@ -40,6 +42,8 @@ class Entry(NamedTuple):
     region: str = REGION.decode()
     write_time: int = WRITTEN
     clusters: Sequence[UUID] = ()
+    images: Sequence[Sequence[Cell]] | None = None
+    """what a reader sees of the row after each run of cells; None: the messages have none"""
 
 
 def batch_of(entries: Sequence[Entry]) -> EntryBatch:
@@ -59,8 +63,28 @@ def batch_of(entries: Sequence[Entry]) -> EntryBatch:
 
 
 def made(form: Form, entries: Sequence[Entry]) -> Messages:
-    incarnations = np.array([one.incarnation for one in entries], np.int32)
-    return messages(form, batch_of(entries), np.arange(len(entries)), incarnations)
+    incarnations, picked = np.array([one.incarnation for one in entries], np.int32), np.arange(len(entries))
+    batch = batch_of(entries)
+    if entries[0].images is None:
+        return messages(form, batch, picked, incarnations)
+    changed = changed_rows(form, batch, picked)
+    runs = messages(replace(form, snapshot=None, decode=None), batch, picked, incarnations)
+    seen = [shown_rows(entries[number])[run] for number, run in zip(runs.entry, runs.index, strict=True)]
+    blocks = [b"".join(encode_cell(*cell) for cell in cells) for cells in seen]
+    made_images = images(form, batch, changed, blocks, np.array([is_exact(cells) for cells in seen], np.bool_))
+    return messages(form, batch, picked, incarnations, made_images)
+
+
+def shown_rows(one: Entry) -> list[list[Cell]]:
+    """The image of each run of cells, with the row of the run."""
+    runs = [row for row, _ in groupby(one.cells, lambda cell: cell.row)]
+    seen = one.images or [()]
+    return [[cell._replace(row=row) for cell in seen[number % len(seen)]] for number, row in enumerate(runs)]
+
+
+def is_exact(cells: Sequence[Cell]) -> bool:
+    """Made up: images with an odd number of cells are."""
+    return len(cells) % 2 == 1
 
 
 def only(form: Form, *cells: Cell) -> dict[str, Any]:
@@ -86,11 +110,15 @@ def naive(form: Form, entries: Sequence[Entry]) -> Iterator[Expected]:
         for index, (row, run) in enumerate(groupby(one.cells, lambda cell: cell.row)):
             cells = [as_json(form, one.table, cell) for cell in run if is_selected(form.selection, cell)]
             key = {"table": one.table, "row": shown(form, row)}
-            value = {
+            value: dict[str, Any] = {
                 "schema": 1, "cluster": form.cluster, **key, "write_time": one.write_time, "region": one.region,
                 "sequence_number": one.sequence_number, "cluster_ids": [str(known) for known in one.clusters],
                 "epoch": form.epoch, "position": [one.incarnation, one.sequence_number, index], "cells": cells,
             }  # fmt: skip
+            if one.images is not None:
+                seen = shown_rows(one)[index]
+                there = [as_json(form, one.table, cell) for cell in seen if is_selected(form.selection, cell)]
+                value["image"] = {"exact": is_exact(seen), "cells": there}
             if cells:
                 yield Expected(number, index, compact(key), compact(value))
 
@@ -162,8 +190,10 @@ CELLS = st.builds(
 ENTRIES = st.builds(
     Entry, st.lists(CELLS, max_size=8), st.integers(0, 2**40 - 1), st.integers(0, 127),
     st.sampled_from(["t1", "ns:t2"]), st.sampled_from([REGION.decode(), "1588230740"]),
-    st.one_of(st.just(WRITTEN), st.integers(0, 2**63 - 1)), st.lists(st.uuids(), max_size=2),
+    st.one_of(st.just(WRITTEN), st.integers(0, 2**63 - 1)), st.lists(st.uuids(), max_size=2), images=st.none(),
 )  # fmt: skip
+SHOWN = st.lists(st.lists(CELLS.map(lambda cell: cell._replace(type=CellType.PUT)), max_size=4), max_size=3)
+IMAGED = st.builds(lambda one, images: one._replace(images=images), ENTRIES, SHOWN)
 RANGES = st.lists(st.tuples(ROWS, ROWS), max_size=2).map(tuple)
 SELECTIONS = st.builds(
     Selection, st.lists(FAMILIES, max_size=2).map(tuple),

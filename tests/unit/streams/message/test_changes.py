@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from unit.streams.message.naive_messages import (
     ENTRIES,
     FORMS,
+    IMAGED,
     KINDS,
     Cell,
     Entry,
@@ -31,6 +32,7 @@ from walferry.formats.wal import EntryBatch, WalReader
 from walferry.streams.message import _change_kernels as kernels
 from walferry.streams.message import _json_kernels as json_kernels
 from walferry.streams.message.changes import BytesAs, Form, Selection, SnapshotMark, messages
+from walferry.streams.message.image_cells import changed_rows, images
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "wal"
 
@@ -44,6 +46,14 @@ def test_messages_are_what_a_naive_encoder_makes(form: Form, entries: list[Entry
     assert found.entry.tolist() == [one.entry for one in expected]
     assert found.index.tolist() == [one.run for one in expected]
     assert found.hash.tolist() == [java_murmur2(one.key) & 0x7FFFFFFF for one in expected]
+
+
+@given(FORMS, st.lists(IMAGED, min_size=1, max_size=5))
+def test_messages_with_images_are_what_a_naive_encoder_makes(form: Form, entries: list[Entry]) -> None:
+    found, expected = made(form, entries), list(naive(form, entries))
+    assert found.refused == {}
+    assert [found.value(i) for i in range(len(found))] == [one.value for one in expected]
+    assert [found.key(i) for i in range(len(found))] == [one.key for one in expected]
 
 
 @pytest.mark.parametrize("name", ["closed", "killed", "dictionary-raw-tags", "values-zstd", "1.7.2-dictionary"])
@@ -297,6 +307,35 @@ def test_a_decoder_sees_only_selected_puts_and_families_of_any_bytes() -> None:
     form = Form("prod", 1, selection=Selection(families=(b"\xff",)), decode=lambda *asked: seen.append(asked))
     made(form, [Entry([Cell(), Cell(family=b"\xff"), Cell(family=b"\xff", type=12)]), Entry([Cell()], incarnation=128)])
     assert seen == [("t1", "\udcff", b"q", b"")]
+
+
+def test_the_decoder_gives_the_values_of_an_image_and_its_error_refuses_that_message_only() -> None:
+    form = Form("prod", 1, BytesAs.UTF8, Selection(families=(b"f",)), decode=lengths)
+    good, bad = Cell(value=b"a"), Cell(value=b"bad")
+    entries = [Entry([good], images=[[one, bad._replace(family=b"g")]]) for one in (good, bad, good)]
+    found = made(form, entries)
+    assert found.refused == {1: "the decoder failed for column 'f', b'q': LookupError: no schema for t1"}
+    assert [found.value(number) for number in (0, 2)] == [one.value for one in naive(form, [entries[0]] * 2)]
+    assert found.value(1) == b""
+
+
+def test_a_row_of_a_snapshot_and_both_runs_of_a_row_that_is_named_twice_have_their_images() -> None:
+    first, second = Cell(qualifier=b"1"), Cell(qualifier=b"2")
+    entries = [Entry([Cell(b"a"), Cell(b"b"), Cell(b"a")], images=[[first], [], [first, second]])]
+    for snapshot in (None, SnapshotMark("s-1", 0)):
+        found = made(Form("prod", 1, BytesAs.UTF8, snapshot=snapshot), entries)
+        seen = [json.loads(found.value(number))["image"] for number in range(3)]
+        assert [one["exact"] for one in seen] == [True, False, False]
+        assert [[cell["qualifier"] for cell in one["cells"]] for one in seen] == [["1"], [], ["1", "2"]]
+
+
+def test_a_changed_row_without_an_image_is_an_error() -> None:
+    batch = batch_of([Entry([Cell(b"a")]), Entry([Cell(b"b")], 2)])
+    form = Form("prod", 1)
+    changed = changed_rows(form, batch, np.array([0]))
+    known = images(form, batch, changed, [b""], np.array([True]))
+    with pytest.raises(ValueError, match="without an image"):
+        messages(form, batch, np.array([0, 1]), np.zeros(2, np.int32), known)
 
 
 def test_only_picked_entries_become_messages_in_their_order() -> None:

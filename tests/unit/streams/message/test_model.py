@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from unit.json_shape import schema_of, undescribed, written_schema
-from unit.streams.message.naive_messages import ENTRIES, FORMS, KINDS, WRITTEN, Cell, Entry, compact, made, only
+from unit.streams.message.naive_messages import ENTRIES, FORMS, IMAGED, KINDS, WRITTEN, Cell, Entry, compact, made, only
 from walferry.formats.cells import CellType
 from walferry.streams.message.changes import BytesAs, Form
-from walferry.streams.message.model import Change, ClaimedChange, Notice, TableEvent
+from walferry.streams.message.model import Change, ClaimedChange, Notice, TableEvent, UpsertedRow
 
 DOCS = Path(__file__).parents[4] / "docs" / "streams.md"
 
 
-@given(FORMS, st.lists(ENTRIES, min_size=1, max_size=3))
+@given(FORMS, st.one_of(st.lists(ENTRIES, min_size=1, max_size=3), st.lists(IMAGED, min_size=1, max_size=3)))
 def test_each_message_is_of_the_published_schema_and_model(form: Form, entries: list[Entry]) -> None:
     entries = [one._replace(write_time=WRITTEN) for one in entries]
     found, (_, schema) = made(form, entries), written_schema("change")
@@ -34,7 +34,13 @@ def test_each_message_is_of_the_published_schema_and_model(form: Form, entries: 
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [("change", Change), ("claimed-change", ClaimedChange), ("table-event", TableEvent), ("notice", Notice)],
+    [
+        ("change", Change),
+        ("claimed-change", ClaimedChange),
+        ("table-event", TableEvent),
+        ("notice", Notice),
+        ("upserted-row", UpsertedRow),
+    ],
 )
 def test_each_schema_is_its_models_and_describes_every_field(name: str, model: type[BaseModel]) -> None:
     path, text = written_schema(name)
