@@ -38,6 +38,7 @@ TABLES = (
     "wal_files",
     "known_regions",
     "staged_files",
+    "bases",
     "region_numbers",
     "number_gaps",
     "counted_numbers",

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.ledger import audit as chain
+from walferry.ledger.bases import Bases
 from walferry.ledger.batches import Batches
 from walferry.ledger.columns import from_columns, to_columns, to_json
 from walferry.ledger.comparisons import Comparisons
@@ -58,6 +59,7 @@ class RunLedger:
         self.leases = Leases(store, run_id)
         self.log = Log(store, run_id)
         self.staged = StagedFiles(store, run_id)
+        self.bases = Bases(store, run_id)
         self.numbers = RegionNumbers(store, run_id)
         self.regions = Regions(store, run_id)
         self.quarantine = Quarantine(store, run_id)

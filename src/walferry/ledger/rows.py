@@ -15,7 +15,8 @@ from walferry.refusals import GapKind, RefusalKind
 
 RunState = Literal["running", "done", "failed", "aborted"]
 RunKind = Literal[
-    "migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch", "pair", "stream"
+    "migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch", "pair", "stream", "keep",
+    "restore",
 ]  # fmt: skip
 PhaseState = Literal["running", "done", "failed"]
 ObjectState = Literal["planned", "made", "removed"]
@@ -127,6 +128,26 @@ class StagedFile:
     sha256: str
     staged_ms: int
     removed_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Base:
+    """A FLUSH snapshot of a table that a run of kind `keep` has taken. Times in ms since 1970 UTC, by this machine."""
+
+    snapshot: str
+    """its name at the source"""
+    table: str = field(metadata={"column": "table_name"})
+    fence: dict[str, int]
+    """for each WAL group that was alive the number of the first file that may have edits which the snapshot lacks"""
+    begun_ms: int
+    """before the snapshot was requested"""
+    complete_ms: int
+    """the snapshot was complete by then"""
+    bytes: int
+    """of its store files"""
+    copied_ms: int | None = None
+    """when all of its files were in the run's folder; None: they are only at the source"""
+    dropped_ms: int | None = None
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,19 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("fence", "roll all WALs: the stream begins here", ("protect",)),
         Phase("stream", "send every change until a person ends it", ("fence",)),
     ),
+    "keep": (
+        Phase("plan", "examine the source and the folder, refuse what cannot be kept"),
+        Phase("protect", "copy the source's WALs to the folder from now on", ("plan",)),
+        Phase("keep", "take bases, copy the log and the ends of open logs, until a person ends it", ("protect",)),
+    ),
+    "restore": (
+        Phase("plan", "choose the base and the part of the log, refuse what cannot be restored"),
+        Phase("base", "create the new table from the base", ("plan",), spark=True),
+        Phase("end", "find where the log of each region ends at that moment", ("base",), spark=True),
+        Phase("apply", "apply the log from the base up to there", ("end",), spark=True),
+        Phase("verify", "compare the new table with base and log as read from their files", ("apply",), spark=True),
+        Phase("release", "remove what the run made, except the new table", ("verify",)),
+    ),
     "pair": (
         Phase("pass", "compare whole regions, or what was written since the last pass", spark=True, repeats=True),
     ),
