@@ -80,7 +80,7 @@ class Local:
             if not Path(path).is_dir() or Path(path).is_symlink():
                 Path(path).unlink()
             elif recursive:
-                shutil.rmtree(path)
+                _remove_tree(path)
             else:
                 Path(path).rmdir()
             return True
@@ -98,6 +98,15 @@ class Local:
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+def _remove_tree(path: str) -> None:
+    """Delete a folder with all that is in it, also while another process does so, too."""
+    while os.path.lexists(path):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            continue  # the other process was faster with something in it
 
 
 def _status(path: Path) -> FileStatus:

@@ -1,15 +1,18 @@
 """Copies of WALs in folders of walferry's own (`protect: stage`), shown where HBase would archive the files.
 
-Code that lists or reads the source's log then finds the copy once the original is gone, without knowing of copies.
+Code that lists or reads the source's log then finds the copy once the original is gone, without knowing of copies. A
+file without a closed copy is shown with what was copied while it was open (`wal.pieces`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from errno import ENOENT
 from posixpath import basename, dirname
 
 from walferry.storage import FileStatus, FileSystem, open_file_system
+from walferry.wal import pieces
 from walferry.wal.files import parse_wal_name
 
 ARCHIVE = "oldWALs"
@@ -48,11 +51,48 @@ class _Folder:
         found = self.files.status(f"{self.path}/{name}")
         return None if found is None else self.named(found)
 
+    def open_names(self) -> list[str]:
+        """The files that have pieces."""
+        return pieces.names_with_pieces(self.files, self.path)
+
     def list(self) -> list[FileStatus]:
         try:
             return [self.named(status) for status in self.files.list(self.path)]
         except FileNotFoundError:
             return []  # its run has ended
+
+    def open_status(self, name: str) -> FileStatus | None:
+        """What the pieces of a file have, as one file; None without pieces."""
+        found = pieces.list_pieces(self.files, self.path, name)
+        length = pieces.length_of(found)
+        if not length:
+            return None
+        changed = max(piece.modified_ms for piece in found)
+        return FileStatus(f"{self.url}/{pieces.FOLDER}/{name}", length, False, changed, 0, 1)
+
+    def read_open(self, name: str, offset: int, length: int | None) -> Iterator[bytes]:
+        """The bytes of a file's pieces. Raises FileNotFoundError without pieces: the closed copy is there then."""
+        found = pieces.list_pieces(self.files, self.path, name)
+        if not found:
+            raise FileNotFoundError(ENOENT, "no such file", f"{self.url}/{pieces.FOLDER}/{name}")
+        yield from pieces.read_pieces(self.files, found, offset, length)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy in a folder, or what the pieces of a file have (`open`)."""
+
+    folder: _Folder
+    name: str
+    open: bool
+
+    def status(self) -> FileStatus | None:
+        return self.folder.open_status(self.name) if self.open else self.folder.status(self.name)
+
+    def read(self, offset: int, length: int | None) -> Iterator[bytes]:
+        if self.open:
+            return self.folder.read_open(self.name, offset, length)
+        return self.folder.files.read(f"{self.folder.path}/{self.name}", offset, length)
 
 
 class _WithCopies:
@@ -77,26 +117,30 @@ class _WithCopies:
             for status in folder.list()
             if status.name not in names and parse_wal_name(status.name)
         }
+        for folder in self._folders:
+            for name in folder.open_names():
+                if name in names or name in copies or not parse_wal_name(name):
+                    continue
+                if (status := folder.open_status(name)) is not None:
+                    copies[name] = status
         return sorted([*here, *copies.values()], key=lambda status: status.name)
 
     def status(self, path: str) -> FileStatus | None:
         """The path's status, or that of its copy; None if neither exists."""
         if (found := self._copied(path)) is not None:
-            return found[0].status(found[1])
+            return found.status()
         if (here := self._files.status(path)) is not None or basename(dirname(path)) != ARCHIVE:
             return here
         name = basename(path)
         if parse_wal_name(name) is None:
             return None
-        return next((copy for folder in self._folders if (copy := folder.status(name)) is not None), None)
+        ways = [_Copy(folder, name, open) for open in (False, True) for folder in self._folders]
+        return next((copy for way in ways if (copy := way.status()) is not None), None)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Stream the bytes from `offset`."""
         found = self._copied(path)
-        if found is None:
-            return self._files.read(path, offset, length)
-        folder, name = found
-        return folder.files.read(f"{folder.path}/{name}", offset, length)
+        return self._files.read(path, offset, length) if found is None else found.read(offset, length)
 
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
@@ -125,6 +169,10 @@ class _WithCopies:
         for files in (self._files, *(folder.files for folder in self._folders)):
             files.close()
 
-    def _copied(self, path: str) -> tuple[_Folder, str] | None:
-        """The folder and the name of a copy, if the path is that of a copy."""
-        return next(((f, basename(path)) for f in self._folders if dirname(path) == f.url), None)
+    def _copied(self, path: str) -> _Copy | None:
+        """The copy, if the path is that of a copy."""
+        parent, name = dirname(path), basename(path)
+        for folder in self._folders:
+            if parent in (folder.url, f"{folder.url}/{pieces.FOLDER}"):
+                return _Copy(folder, name, parent != folder.url)
+        return None

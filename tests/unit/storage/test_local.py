@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -85,3 +87,16 @@ def test_of_two_renames_to_one_destination_only_one_happens(
     with pytest.raises(FileExistsError):
         files.rename(second, wanted)
     assert (b"".join(files.read(wanted)), Path(first).exists(), Path(second).exists()) == (b"1", False, True)
+def test_two_processes_delete_the_same_folder(files: Local, tmp_path: Path) -> None:
+    for number in range(300):
+        files.write(f"{tmp_path}/both/{number % 7}/{number}", [b"x"])
+    together = Barrier(2)
+
+    def delete() -> bool:
+        together.wait()
+        return files.delete(f"{tmp_path}/both", recursive=True)
+
+    with ThreadPoolExecutor(2) as threads:
+        deleted = [one.result() for one in [threads.submit(delete) for _ in range(2)]]
+    assert any(deleted)
+    assert not (tmp_path / "both").exists()
