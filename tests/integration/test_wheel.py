@@ -20,8 +20,8 @@ HFILE = ROOT / "tests" / "fixtures" / "hfile" / "none.hfile"
 OURS = ("AIRFLOW", "PYSPARK", "PYTHON", "SPARK", "VIRTUAL_ENV", "WALFERRY")
 """variables that could lead from the installed wheel to the checkout begin so"""
 DAGS = (
-    "hbase_history", "hbase_migrate", "hbase_repair", "hbase_stream", "hbase_verify", "hbase_wal_drain",
-    "hbase_wal_replay", "hbase_wal_watch",
+    "hbase_history", "hbase_keep_log", "hbase_migrate", "hbase_repair", "hbase_stream", "hbase_verify",
+    "hbase_wal_drain", "hbase_wal_replay", "hbase_wal_watch",
 )  # fmt: skip
 
 pytestmark = pytest.mark.timeout(1200)

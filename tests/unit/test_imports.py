@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "streams": GROUND | {"background", "settings", "snapshots", "run", "apply", "replay"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
+    "moments": GROUND | {"background", "settings", "snapshots", "run", "spark", "apply", "replay", "migration"},
     "checks": {"errors", "amounts", "background"},
     "cutover": GROUND | {"background", "run", "spark", "apply", "replay", "migration", "checks"},
     "process": {"errors", "settings", "ledger", "run"},
@@ -53,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "replay",
         "streams",
         "migration",
+        "moments",
     }
     | {"checks", "cutover", "process", "pipeline"},
     # ledger: the board
@@ -70,6 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "watch",
         "streams",
         "migration",
+        "moments",
         "checks",
         "cutover",
         "process",
@@ -108,6 +111,7 @@ WHAT = {
     "watch": "watching a source's log without a migration: what is new, what has been announced",
     "streams": "every change as a message to Kafka or a row in Parquet: order by region, form, positions",
     "migration": "a migration's own phases up to the cutover: plan, copy, compare, repair; its report; pairs",
+    "moments": "any moment of a table: what must be kept for it, and how a table is restored to it",
     "checks": "Great Expectations suites over small frames",
     "cutover": "what must hold before the target opens, and how it opens: readiness, gates, approval, write stop, "
     "late edits, ways out",

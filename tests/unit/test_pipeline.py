@@ -19,6 +19,7 @@ from walferry.cutover import approval
 from walferry.errors import GapError, GateShutError, TransientError, UsageError
 from walferry.ledger import Ledger, QuarantineItem
 from walferry.ledger.rows import RunKind
+from walferry.moments.keeping.keep import WORK as KEEP_WORK
 from walferry.pipeline import WORK, PhaseContext, do, migrate, retry_work
 from walferry.refusals import RefusalKind
 from walferry.replay.keeping import protect
@@ -93,6 +94,7 @@ def test_each_phase_of_each_kind_of_run_has_one_function_and_no_function_is_left
     kinds = set(get_args(RunKind)) - {"stream", "keep", "restore"}
     assert WORK.keys() == {phase.name for kind in kinds for phase in phases_of(kind)}
     assert [*STREAM_WORK] == [phase.name for phase in phases_of("stream")]
+    assert [*KEEP_WORK] == [phase.name for phase in phases_of("keep")]
 
 
 def test_a_phase_that_the_kind_of_run_does_not_have_is_refused(run: Run, means: PhaseContext) -> None:

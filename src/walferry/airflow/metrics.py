@@ -15,6 +15,7 @@ GAUGES = (
     "quarantine",
     "time_to_loss_seconds",
     "log_kept_bytes",
+    "loss_seconds",
 )
 
 

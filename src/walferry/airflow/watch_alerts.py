@@ -18,20 +18,26 @@ log = logging.getLogger(__name__)
 LATE_SECONDS = 300
 """A lag raises an alert when it exceeds the run's max_lag by this many seconds."""
 
+_LOST: Mapping[str, tuple[str, str]] = {
+    "migration": ("applied", "abort the run and start over with a new snapshot"),
+    "stream": ("sent", "abort the run and start over with a higher epoch"),
+    "keep": ("copied", "moments after that need a later base, which the run takes once it notices"),
+}
+"""by kind of run (other kinds as a migration): what was not done with a file that is lost, and what follows"""
+
 
 def alert_once(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> None:
     """Send an alert of lost files, of items in quarantine and of a lag above the run's limit: once for each of
     these."""
     from walferry.watch import watch as log_watch
 
-    streams = facts.kind == "stream"
+    done, way_on = _LOST.get(facts.kind, _LOST["migration"])
     late = facts.lag_seconds is not None and facts.lag_seconds > facts.max_lag + LATE_SECONDS
     found: Mapping[str, tuple[list[str], str]] = {
         "gap": (
             list(facts.lost),
             f"{amount(len(facts.lost), 'WAL file no longer exists', 'WAL files no longer exist')} at the source, not "
-            f"{'sent' if streams else 'applied'} by run {facts.run_id}: the log has a gap; abort the run and start "
-            f"over with a {'higher epoch' if streams else 'new snapshot'}",
+            f"{done} by run {facts.run_id}: the log has a gap; {way_on}",
         ),
         "quarantine": (
             [str(item) for item in facts.held],

@@ -12,6 +12,7 @@ import typer
 
 from walferry.amounts import amount
 from walferry.cli.ask import ask as ask_at_terminal
+from walferry.cli.keep import go_on_keeping
 from walferry.cli.options import (
     DEFAULT_REPORTS,
     AsJson,
@@ -33,6 +34,7 @@ from walferry.process import open_ledger
 
 if TYPE_CHECKING:
     from walferry.ledger import Ledger
+    from walferry.ledger.rows import RunKind
 
 
 def plan(spec: SpecFile, as_json: AsJson = False) -> None:
@@ -129,6 +131,8 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
             print(now.not_followed)
         if now.late_edits:
             print(f"LATE EDITS: {now.late_edits} wait for a decision: `walferry late {name}`")
+        if now.moments is not None:
+            print(f"{'WARNING: ' if now.moments.too_much or now.moments.troubles else ''}{now.moments.text}")
         if now.throttle.text:
             print(f"throttle: {now.throttle.text}")
         if now.log is not None:
@@ -185,7 +189,9 @@ def pause(
             print(f"would pause {run.run_id} ({state_of(book.of(run.run_id)).name} now)")
             return
         book.set_paused(run.run_id, True, owner(), reason)
-        print(f"{run.run_id} sends no more edits within a second; `walferry resume {run.name}` continues it")
+        keeps = "takes no base and deletes nothing (the log is copied on)"
+        what = keeps if run.kind == "keep" else "sends no more edits"
+        print(f"{run.run_id} {what} within a second; `walferry resume {run.name}` continues it")
 
 
 def throttle(
@@ -256,6 +262,9 @@ def resume(
         elif run.kind == "stream":
             book.adopt_run(run.run_id, owner(), owner())
             go_on_streaming(book, run.run_id)
+        elif run.kind == "keep":
+            book.adopt_run(run.run_id, owner(), owner())
+            go_on_keeping(book, run.run_id)
         else:
             book.adopt_run(run.run_id, owner(), owner())
             _go(book, run.run_id, yes, reports, as_json)
@@ -278,7 +287,7 @@ def abort(
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """End a run and remove its peer and snapshots. Target tables stay as they are.
+    """End a run and remove its peer, snapshots and folder. Target tables stay as they are.
 
     Source tables that the run has set READONLY are writable again, unless clients may use the target already.
     """
@@ -295,7 +304,7 @@ def abort(
         kept = [o for o in left if o.kind == "read-only table" and stays_read_only(of_run, aborted=True)]
         facts = {"removed": [named(item) for item in left if item not in kept], "left": []}
         if not dry_run:
-            with LogRun(book, record.run_id) if record.kind == "stream" else Run(book, record.run_id) as run:
+            with LogRun(book, record.run_id) if record.kind in ("stream", "keep") else Run(book, record.run_id) as run:
                 facts = abort_run(run, reason, target_is_open=target_is_open)
     removed = ", ".join(facts["removed"]) or "nothing"
     if as_json:
@@ -303,13 +312,18 @@ def abort(
         return
     stays = f"; stays READONLY at the source: {', '.join(item.name for item in kept)}" if kept else ""
     if dry_run:
-        print(f"would abort {record.run_id} and remove: {removed}{stays}")
+        print(f"would abort {record.run_id} and remove: {removed}{stays}{_lost(record.kind, 'could')}")
     else:
-        print(f"{record.run_id} aborted; removed: {removed}{stays}")
+        print(f"{record.run_id} aborted; removed: {removed}{stays}{_lost(record.kind, 'can')}")
         if facts["left"]:
             print(
                 f"not removed; the log says whether the process at work does it or you must: {', '.join(facts['left'])}"
             )
+
+
+def _lost(kind: RunKind, can: str) -> str:
+    """What an abort takes away beside objects on the clusters."""
+    return f"; no moment that it has kept {can} be restored afterwards" if kind == "keep" else ""
 
 
 def report(name: RunName, as_json: AsJson = False, reports: Folder = DEFAULT_REPORTS, ledger: LedgerUrl = None) -> None:

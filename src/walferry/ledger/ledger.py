@@ -165,7 +165,7 @@ class Ledger:
                 try:
                     run = _same_run(unfinished[0], owner, spec, kind)
                     if to_json(run.spec) != to_json(spec):
-                        if kind == "stream":
+                        if "tables" in _MORE_CHANGEABLE.get(kind, ()):
                             _add_tables(self._store, connection, run, spec)
                         _update_run(self._store, connection, run.run_id, spec=to_json(spec))
                         self._store.note(connection, "change run", run.run_id, {"spec": spec}, actor=actor)
@@ -321,6 +321,9 @@ CHANGEABLE = ("source_requests", "throttle", "spot_check", "follow")
 """keys of the spec that may change while a run is unfinished"""
 CHANGEABLE_OF_STREAM = ("tables", "max_lag", "create_topics", "large_messages", "parquet")
 """further such keys of a stream; its tables may become more, not less"""
+CHANGEABLE_OF_KEEP = ("tables", "base_hours", "copy_bases", "keep_days", "keep_bytes", "tail_seconds")
+"""further such keys of a run that keeps what restores any moment; its tables may become more, not less"""
+_MORE_CHANGEABLE: Mapping[RunKind, tuple[str, ...]] = {"stream": CHANGEABLE_OF_STREAM, "keep": CHANGEABLE_OF_KEEP}
 
 
 def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
@@ -328,7 +331,7 @@ def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
     servers."""
     if kind == "pair":
         return to_json({key: _without_thrift(spec.get(key)) for key in ("source", "target")})
-    changeable = CHANGEABLE + (CHANGEABLE_OF_STREAM if kind == "stream" else ())
+    changeable = CHANGEABLE + _MORE_CHANGEABLE.get(kind, ())
     return to_json({key: value for key, value in spec.items() if key not in changeable})
 
 

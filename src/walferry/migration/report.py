@@ -160,16 +160,8 @@ def render(report: Report) -> str:
     for phase in report.phases:
         name = f"{phase.phase} {phase.subject}".strip()
         lines.append(f"{name:<30} {phase.state:<9} {phase.seconds:>7}  {phase.attempts:>8}")
-    longest = report.longest_lag_seconds
-    gaps = stopped = ""
-    if report.kind != "stream":  # which has neither an end fence nor a write stop
-        gaps = f"gaps: {'not known yet' if report.gaps is None else report.gaps}; "
-        stopped = f"; {_write_stop(report)}"
+    lines += ["", *(_applied(report) if report.kind != "keep" else [])]  # which applies nothing
     lines += [
-        "",
-        f"Log: {report.log_bytes / 1e6:.1f} MB, {amount(report.edits_applied, 'edit')} in "
-        f"{amount(report.rounds, 'round')}; {gaps}quarantine: {report.quarantine}",
-        f"Longest lag while following: {'N/A' if longest is None else f'{longest:.1f} s'}{stopped}",
         f"Ledger: {report.ledger}",
         f"Audit head: {report.audit_head.sequence} {report.audit_head.hash}",
     ]
@@ -184,6 +176,19 @@ def render(report: Report) -> str:
     if report.data_docs:
         lines.append(f"Data Docs: {report.data_docs}")
     return "\n".join(lines)
+
+
+def _applied(report: Report) -> list[str]:
+    longest = report.longest_lag_seconds
+    gaps = stopped = ""
+    if report.kind != "stream":  # which has neither an end fence nor a write stop
+        gaps = f"gaps: {'not known yet' if report.gaps is None else report.gaps}; "
+        stopped = f"; {_write_stop(report)}"
+    return [
+        f"Log: {report.log_bytes / 1e6:.1f} MB, {amount(report.edits_applied, 'edit')} in "
+        f"{amount(report.rounds, 'round')}; {gaps}quarantine: {report.quarantine}",
+        f"Longest lag while following: {'N/A' if longest is None else f'{longest:.1f} s'}{stopped}",
+    ]
 
 
 def _table(report: Report, table: str, row: TableReport) -> list[str]:

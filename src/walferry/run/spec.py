@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -334,14 +336,34 @@ class Spec(Options):
         if self.stage is None:
             raise ValueError("protect: stage needs a folder (stage: webhdfs://host:port/path)")
         try:
-            _, path = open_file_system(self.stage)
-        except UsageError as error:
+            require_folder(self.stage)
+        except ValueError as error:
             raise ValueError(f"stage: {error}") from None
-        if not path.startswith("/") or not path.strip("/"):
-            raise ValueError("stage: give the whole path of a folder")
-        if {"WALs", "oldWALs"} & set(path.split("/")):
-            raise ValueError("stage: a folder of HBase's own, which deletes unknown files there")
         return self
+
+
+def require_folder(url: str) -> None:
+    """Raise ValueError unless this is the URL or the path of a folder for copies of WALs."""
+    try:
+        _, path = open_file_system(url)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    if not path.startswith("/") or not path.strip("/"):
+        raise ValueError("give the whole path of a folder")
+    if {"WALs", "oldWALs"} & set(path.split("/")):
+        raise ValueError("a folder of HBase's own, which deletes unknown files there")
+
+
+def matching_tables(wanted: Sequence[str], there: Sequence[str]) -> list[str]:
+    """The tables that are named, or match a pattern with `*`, each once. Raises UsageError for a pattern without a
+    table."""
+    found: dict[str, None] = {}
+    for name in wanted:
+        matching = [table for table in there if fnmatchcase(table, name)] if "*" in name else [name]
+        if not matching:
+            raise UsageError(f"no table of the source matches {name}", pattern=name)
+        found |= dict.fromkeys(matching)
+    return list(found)
 
 
 class LogSpec(BaseModel):

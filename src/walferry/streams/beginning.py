@@ -11,6 +11,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import LogPosition
+from walferry.replay.keeping.objects import snapshot_name
 from walferry.replay.log.cut import cut_until, server_of, start_positions
 from walferry.run.facts import kept_lines
 from walferry.streams.delivery import Committer
@@ -18,7 +19,6 @@ from walferry.streams.message.events import schema_digest
 from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions, TableSent
 from walferry.streams.ordering.stays import NEVER, LogPlace
 from walferry.streams.snapshot.records import Snapshots, Step, TableSnapshot
-from walferry.streams.snapshot.taking import snapshot_name
 from walferry.streams.stream_run import StreamRun
 from walferry.wal.offsets import GroupPosition
 

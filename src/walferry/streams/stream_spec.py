@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from math import ceil
 from pathlib import Path
@@ -18,7 +17,16 @@ from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunRecord
 from walferry.run.given_spec import Connection, Connections, from_environment, read_yaml
 from walferry.run.recorded_spec import topic_of
-from walferry.run.spec import TABLE_NAME, Cluster, LogSpec, SourceRequests, Throttle, describe_faults, rate
+from walferry.run.spec import (
+    TABLE_NAME,
+    Cluster,
+    LogSpec,
+    SourceRequests,
+    Throttle,
+    describe_faults,
+    matching_tables,
+    rate,
+)
 from walferry.streams.kafka.new_topics import Creation, positions_topic
 from walferry.streams.kafka.settings import OF_CONSUMERS, KafkaSettings, is_secret
 from walferry.streams.message.changes import BytesAs, Decode, Selection
@@ -337,7 +345,7 @@ def resolve_stream(spec: StreamSpec, connections: Connections) -> ResolvedStream
     names = spec.tables
     if any("*" in name for name in names):
         with HBaseClient(_address(spec, source)) as client:
-            names = _matching(names, client.tables())
+            names = matching_tables(names, client.tables())
     max_lag = spec.max_lag + (0 if spec.parquet is None else ceil(spec.parquet.commit_seconds))
     resolved = {"source": source.model_dump(), "tables": names, "max_lag": max_lag}
     return ResolvedStreamSpec.model_validate(spec.model_dump() | resolved)
@@ -345,17 +353,6 @@ def resolve_stream(spec: StreamSpec, connections: Connections) -> ResolvedStream
 
 def _address(spec: StreamSpec, source: Cluster) -> ClusterAddress:
     return LogSpec(source=source, tables=[], source_requests=spec.source_requests).source_address()
-
-
-def _matching(wanted: Sequence[str], there: Sequence[str]) -> list[str]:
-    """The tables that are named, or match a pattern, each once."""
-    found: dict[str, None] = {}
-    for name in wanted:
-        matching = [table for table in there if fnmatchcase(table, name)] if "*" in name else [name]
-        if not matching:
-            raise UsageError(f"no table of the source matches {name}", pattern=name)
-        found |= dict.fromkeys(matching)
-    return list(found)
 
 
 def recorded_stream_spec(run: RunRecord) -> ResolvedStreamSpec:

@@ -21,6 +21,7 @@ from walferry.run.fences import fences_of
 from walferry.run.progress.backlog import edits_per_second, unapplied
 from walferry.run.progress.exposure import exposure_of
 from walferry.run.progress.lag import LagSplit, lag_by_group, lag_of, lag_split
+from walferry.run.progress.moments import moments_of
 from walferry.run.progress.requests import requests_of
 from walferry.run.recorded_spec import options_of, source_of, spec_of
 from walferry.run.run import file_system
@@ -176,6 +177,8 @@ class RunFacts:
     held: tuple[int, ...]
     """ids of the items in quarantine"""
     kind: RunKind = "migration"
+    loss_seconds: float | None = None
+    """of a run of kind `keep`: how much of the changes a loss of the source would cost now"""
 
 
 def runs_on(ledger: Ledger, cluster: Cluster) -> list[RunRecord]:
@@ -204,6 +207,8 @@ def run_facts(
     """
     now, mine = time.time(), ledger.of(run.run_id)
     waiting = _waiting(ledger, run, watch, listing)
+    if run.kind == "keep":  # it applies nothing, and deletes copies that no moment needs
+        waiting -= mine.staged.known(waiting).keys()
     backlog = [listing.files[name] for name in sorted(waiting & listing.files.keys())]
     deadlines = [
         listing.modified_ms[file.name] / 1000 + cleaner_ttl for file in backlog if file.place is Place.ARCHIVED
@@ -234,6 +239,7 @@ def run_facts(
         lost=lost,
         held=held,
         kind=run.kind,
+        loss_seconds=moments_of(mine).loss_seconds if run.kind == "keep" else None,
     )
 
 

@@ -13,8 +13,9 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
 from walferry.airflow.metrics import emit
-from walferry.ledger import Ledger, LogPosition, Round, RunRecord, SeenFile, WalRange
+from walferry.ledger import Ledger, LogPosition, Round, RunRecord, SeenFile, StagedFile, WalRange
 from walferry.ledger.rows import RunKind
+from walferry.run.notes.kept_moments import CopiedEnds, note_ends
 from walferry.run.progress.lag import LagSplit
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
@@ -38,6 +39,7 @@ FACTS = RunFacts(
     quarantine=2,
     time_to_loss_seconds=321.0,
     log_kept_bytes=5678,
+    loss_seconds=12.5,
     max_lag=30,
     lost=("file",),
     held=(7, 8),
@@ -72,7 +74,7 @@ def received(server: socket.socket, count: int) -> dict[str, str]:
 def test_every_number_of_a_run_arrives_with_its_run_and_source(statsd: socket.socket) -> None:
     emit(FACTS, "hbase_source")
     tags = "run=move-1,source=hbase_source"
-    assert received(statsd, 14) == {
+    assert received(statsd, 15) == {
         f"airflow.walferry.lag_part_seconds,{tags},part=discovery": "3.0|g",
         f"airflow.walferry.lag_part_seconds,{tags},part=read": "0.5|g",
         f"airflow.walferry.lag_part_seconds,{tags},part=apply": "1.0|g",
@@ -85,13 +87,15 @@ def test_every_number_of_a_run_arrives_with_its_run_and_source(statsd: socket.so
         f"airflow.walferry.quarantine,{tags}": "2|g",
         f"airflow.walferry.time_to_loss_seconds,{tags}": "321.0|g",
         f"airflow.walferry.log_kept_bytes,{tags}": "5678|g",
+        f"airflow.walferry.loss_seconds,{tags}": "12.5|g",
         f"airflow.walferry.requests_per_second,{tags},service=namenode": "1.5|g",
         f"airflow.walferry.requests_per_second,{tags},service=zookeeper": "0.25|g",
     }
 
 
 def test_what_a_run_does_not_have_is_not_sent(statsd: socket.socket) -> None:
-    unknown = {"lag_seconds": None, "lag_split": None, "time_to_loss_seconds": None, "log_kept_bytes": None}
+    missing = ("lag_seconds", "lag_split", "time_to_loss_seconds", "log_kept_bytes", "loss_seconds")
+    unknown = dict.fromkeys(missing)
     emit(replace(FACTS, **unknown, lag_by_server=()), "hbase_source")  # type: ignore[arg-type]
     names = {name.split(",")[0].removeprefix("airflow.walferry.") for name in received(statsd, 6)}
     assert names == {"backlog_bytes", "edits_per_second", "gaps", "quarantine", "requests_per_second"}
@@ -258,3 +262,21 @@ def test_a_stream_has_the_gauges_of_a_run(ledger: Ledger, statsd: socket.socket)
     }  # fmt: skip
     assert float(sent["lag_seconds"].removesuffix("|g")) == pytest.approx(25, abs=3)
     assert sent["backlog_bytes"] == "200|g"
+
+
+def test_a_run_that_keeps_moments_misses_no_log_that_it_has_copied_even_if_the_copy_went_since(
+    ledger: Ledger,
+) -> None:
+    run = begun(ledger, "keep")
+    part = ledger.of(run.run_id)
+    watch = watch_run(ledger, "hbase_source", CLUSTER)
+    record(ledger, watch.run_id, listing(3, 4, 5))
+    for number in (3, 4):
+        part.staged.record(StagedFile(name(number), 100, "", 1))
+    part.staged.removed([name(3)])
+    now = int(time.time() * 1000)
+    note_ends(part, CopiedEnds(covered_ms=now - 5_000, at_ms=now, files=1, bytes=1))
+    assert measured(ledger, run, listing(6), watch=watch).lost == (name(5),)
+    facts = measured(ledger, run, listing(4, 5), watch=watch)
+    assert (facts.lost, facts.backlog_bytes) == ((), 100)
+    assert facts.loss_seconds == pytest.approx(5, abs=3)

@@ -87,6 +87,8 @@ def test_of_two_renames_to_one_destination_only_one_happens(
     with pytest.raises(FileExistsError):
         files.rename(second, wanted)
     assert (b"".join(files.read(wanted)), Path(first).exists(), Path(second).exists()) == (b"1", False, True)
+
+
 def test_two_processes_delete_the_same_folder(files: Local, tmp_path: Path) -> None:
     for number in range(300):
         files.write(f"{tmp_path}/both/{number % 7}/{number}", [b"x"])

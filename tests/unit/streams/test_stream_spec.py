@@ -9,11 +9,10 @@ import yaml
 
 from walferry.errors import UsageError
 from walferry.ledger import RunRecord
-from walferry.run.spec import Cluster
+from walferry.run.spec import Cluster, matching_tables
 from walferry.streams.message.changes import Selection
 from walferry.streams.stream_spec import (
     StreamSpec,
-    _matching,
     kafka_settings,
     parse_stream_spec,
     recorded_stream_spec,
@@ -115,9 +114,9 @@ def test_topics_are_named_by_the_template() -> None:
 
 def test_patterns_stand_for_the_tables_that_there_are() -> None:
     there = ["orders", "shop:a", "shop:b", "shopping:c"]
-    assert _matching(["shop:*", "shop:a", "orders"], there) == ["shop:a", "shop:b", "orders"]
+    assert matching_tables(["shop:*", "shop:a", "orders"], there) == ["shop:a", "shop:b", "orders"]
     with pytest.raises(UsageError, match=r"no table of the source matches x\*"):
-        _matching(["x*"], there)
+        matching_tables(["x*"], there)
 
 
 def test_a_decoder_is_imported_by_name_and_a_missing_one_is_named() -> None:

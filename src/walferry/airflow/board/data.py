@@ -44,7 +44,7 @@ from walferry.run.progress.lag import ages
 from walferry.run.progress.missing_numbers import faults
 from walferry.run.progress.state import PhaseShown, phase_shown
 from walferry.run.progress.status import status
-from walferry.run.progress.status_model import Status
+from walferry.run.progress.status_model import MomentsKept, Status
 from walferry.run.recorded_spec import options_of, source_tables, target_tables
 
 RUNS_PER_PAGE = 25
@@ -145,7 +145,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "readiness": _readiness(ledger, run),
         "passes": passes(ledger.of(run.run_id), run, pages.passes, ROWS_PER_PAGE),
         "phases": phase_rows(run, phases, signs),
-        "tables": _tables(run, phases, signs, report, coverage, to_repair, pages.tables),
+        "tables": _tables(run, phases, signs, report, coverage, to_repair, now.moments, pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),
         "gaps": _page([_hole(hole) for hole in _worst_first(holes)], pages.gaps)
         | {"files": len({hole.gap.file for hole in lost})},
@@ -242,6 +242,10 @@ def _alarms(
         alarms.append({"kind": "held", "text": f"{items} in quarantine for a decision, the first: {held[0].reason}"})
     if now.log is not None and now.log.late:
         alarms.append({"kind": "gap", "text": f"The log is not being copied in time: {now.log.text}"})
+    if now.moments is not None:
+        if now.moments.too_much and now.state != "exposed":
+            alarms.append({"kind": "gap", "text": f"{now.moments.text[0].upper()}{now.moments.text[1:]}"})
+        alarms += [{"kind": "held", "text": f"No new base of {t}: {why}"} for t, why in now.moments.troubles.items()]
     for standstill in report.standstills:
         text = standstill.text
         alarms.append({"kind": "gap", "text": f"{text[0].upper()}{text[1:]}"})
@@ -308,6 +312,7 @@ def _tables(
     report: Report,
     coverage: Sequence[Coverage],
     to_repair: Collection[str],
+    moments: MomentsKept | None,
     page: int,
 ) -> Facts:
     """A page with one row per table; those with a failed phase come first, then those that differ."""
@@ -315,10 +320,12 @@ def _tables(
     for item in coverage:
         log[item.table].update({state: getattr(item, state) for state in RANGE_STATES})
     states = {(phase.phase, phase.subject): phase_shown(phase, run, signs) for phase in phases}
+    since_ms = moments.since_ms if moments is not None else {}
     rows: list[Facts] = [
         {
             "source": source,
-            "target": None if run.kind == "stream" else target,
+            "target": None if run.kind in ("stream", "keep") else target,
+            "since_ms": since_ms.get(source),
             "topic": report.topics.get(source) or (run.spec.get("parquet") or {}).get("folder"),
             "steps": {p.name: states.get((p.name, source), "not begun") for p in phases_of(run.kind) if p.by_table},
             "errors": [

@@ -6,6 +6,7 @@ hbase_migrate()
 
 from walferry.airflow.dags.drain import hbase_wal_drain
 from walferry.airflow.dags.history import hbase_history
+from walferry.airflow.dags.keep_log import hbase_keep_log
 from walferry.airflow.dags.migrate import hbase_migrate
 from walferry.airflow.dags.repair import hbase_repair
 from walferry.airflow.dags.replay import hbase_wal_replay
@@ -15,6 +16,7 @@ from walferry.airflow.dags.watch import hbase_wal_watch
 
 __all__ = [
     "hbase_history",
+    "hbase_keep_log",
     "hbase_migrate",
     "hbase_repair",
     "hbase_stream",

@@ -41,7 +41,7 @@ NAMES_EVERY_LOG = False
 AT_ONCE = 4
 """how many files are copied at the same time"""
 UNFINISHED = ".copying"
-_LEFT_MS = 3_600_000
+LEFT_MS = 3_600_000
 """age at which an unfinished copy counts as left behind by a killed process"""
 
 
@@ -50,8 +50,8 @@ class StageLostError(WalferryError):
 
 
 @dataclass(frozen=True)
-class _Stage:
-    """The source's own files, and the folder for the copies."""
+class Stage:
+    """The source's own files, HBase's root on them, and the folder for the copies with its path."""
 
     source: FileSystem
     root: str
@@ -61,9 +61,9 @@ class _Stage:
 
 def begin(run: LogRun) -> dict[str, Any]:
     """Create the run's folder. Copying begins with the start fence (`tend`). Facts: folder, groups."""
-    if run.record.kind != "migration":
+    if run.record.kind not in ("migration", "keep"):
         raise UsageError(f"protect: stage is only for migrations, and {run.run_id} is a {run.record.kind}; use peer")
-    url, stage = _url(run), _stage(run)
+    url, stage = _url(run), stage_of(run)
     plan_own(run, "source", "folder", url, there=stage.files.status(stage.path) is not None)
     stage.files.mkdirs(stage.path)
     try_writing(stage.files, stage.path)
@@ -82,7 +82,7 @@ def try_writing(files: FileSystem, folder: str) -> None:
 
 def require(run: LogRun) -> None:
     """Raise StageLostError if the folder with the copies no longer exists."""
-    stage = _stage(run)
+    stage = stage_of(run)
     if stage.files.status(stage.path) is None:
         raise StageLostError(
             f"the folder {_url(run)} with copies of the source's WALs no longer exists. If somebody moved it, move it "
@@ -110,7 +110,7 @@ def let_go(run: LogRun, keep_hours: float | None = None) -> list[str]:
     until = now_ms() - keep_hours * 3_600_000
     old = [file.name for file in run.ledger.staged.there() if file.staged_ms <= until]
     applied = run.ledger.log.applied(old)
-    stage = _stage(run)
+    stage = stage_of(run)
     for name in applied:
         stage.files.delete(f"{stage.path}/{name}")
     run.ledger.staged.removed(sorted(applied))
@@ -123,14 +123,14 @@ def tend(run: LogRun) -> float | None:
     A file that cannot be copied does not stop the others. Once those are copied, raises the first error: a
     TransientError or an error of either file system.
     """
-    if _is_over(run):
-        _leave(run)
+    if is_over(run):
+        leave(run)
         return None
     looked_ms = now_ms()
     if not run.ledger.log.fence("start"):
         _note(run, [], looked_ms)
         return 1.0
-    stage = _stage(run)
+    stage = stage_of(run)
     _sweep(stage)
     fences = run.fences()
     listed = [file for file in list_wals(stage.source, stage.root) if fences.starts_by(file)]
@@ -158,8 +158,8 @@ def tend(run: LogRun) -> float | None:
             except Exception as error:  # must not keep the others from being copied
                 log.warning("WAL file %s could not be copied and may be lost: %s", file.path, error)
                 errors.append(error)
-    if _is_over(run):
-        _leave(run)
+    if is_over(run):
+        leave(run)
         return None
     kept = _note(run, list(waiting.values()), looked_ms)
     if errors:
@@ -193,7 +193,7 @@ def pause_seconds(ttl_seconds: float) -> float:
     return min(30.0, max(1.0, ttl_seconds / 20))
 
 
-def _final(stage: _Stage, file: WalFile, newest: int) -> WalFile | None:
+def _final(stage: Stage, file: WalFile, newest: int) -> WalFile | None:
     """The file as it is now if its contents and its end are final, or may be. `newest`: the group's highest number.
 
     A file without a trailer may be final: `_copy` compares the bytes it can read with the length the NameNode lists.
@@ -209,13 +209,13 @@ def _final(stage: _Stage, file: WalFile, newest: int) -> WalFile | None:
     return file if file.length and aged else None
 
 
-def _copy_if_final(stage: _Stage, file: WalFile, newest: int) -> StagedFile | None:
+def _copy_if_final(stage: Stage, file: WalFile, newest: int) -> StagedFile | None:
     """Copy a file if it may be final; otherwise None."""
     now = _final(stage, file, newest)
     return None if now is None else _copy(stage, now)
 
 
-def _copy(stage: _Stage, file: WalFile) -> StagedFile | None:
+def _copy(stage: Stage, file: WalFile) -> StagedFile | None:
     """Copy a file; None, to be tried again, if the file is not final yet or has moved since it was listed."""
     unfinished = f"{stage.path}/{file.name}.{uuid4().hex}{UNFINISHED}"
     digest, size = hashlib.sha256(), 0
@@ -251,29 +251,29 @@ def _copy(stage: _Stage, file: WalFile) -> StagedFile | None:
     return StagedFile(file.name, size, digest.hexdigest(), now_ms())
 
 
-def _sweep(stage: _Stage) -> None:
+def _sweep(stage: Stage) -> None:
     """Delete unfinished copies of killed processes."""
     try:
         found = stage.files.list(stage.path)
     except FileNotFoundError:
         return  # another process has just renamed a copy
     for status in found:
-        if status.name.endswith(UNFINISHED) and now_ms() - status.modified_ms > _LEFT_MS:
+        if status.name.endswith(UNFINISHED) and now_ms() - status.modified_ms > LEFT_MS:
             try:
                 stage.files.delete(status.path)
             except Exception as error:  # copying is more urgent
                 log.warning("cannot delete %s, which a killed process left behind: %s", status.path, error)
 
 
-def _is_over(run: LogRun) -> bool:
+def is_over(run: LogRun) -> bool:
     """Whether nobody needs the log any more: the last gate was passed, or the run was ended."""
     return run.ledger.phases.facts("check_drain") is not None or run.ledger.record.state != "running"
 
 
-def _leave(run: LogRun) -> None:
+def leave(run: LogRun) -> None:
     """Remove the folder again: a copy may have been written just after a release or an abort removed it."""
     if run.ledger.phases.find("release") is not None or run.ledger.record.state != "running":
-        stage = _stage(run)
+        stage = stage_of(run)
         try:
             stage.files.delete(stage.path, recursive=True)
         except Exception as error:  # the file system may be gone for good: end with the run, like `objects.release`
@@ -287,6 +287,7 @@ def _url(run: LogRun) -> str:
     return url
 
 
-def _stage(run: LogRun) -> _Stage:
+def stage_of(run: LogRun) -> Stage:
+    """The source's own files, without copies, and the run's folder. Raises UsageError if the run has no folder."""
     source = file_system(run.log_spec.source, run.log_spec.source_address())
-    return _Stage(source, run.wal_root, *open_folder(_url(run), run.source.address.user))
+    return Stage(source, run.wal_root, *open_folder(_url(run), run.source.address.user))

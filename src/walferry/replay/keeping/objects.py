@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from walferry.apply.bulk_loader import staging_folder
+from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunLedger
@@ -53,6 +55,11 @@ def made(run: LogRun, cluster: ClusterSide, kind: ObjectKind, name: str) -> None
         raise RunEndedError(f"run {run.run_id} was {record.state} while {kind} {name} was created", run=run.run_id)
 
 
+def snapshot_name(run_id: str, table: str) -> str:
+    """A new name for a snapshot of a table."""
+    return f"{run_id}-{re.sub('[^A-Za-z0-9_.-]', '_', table)}-{now_ms()}"
+
+
 def take_snapshot(run: LogRun, name: str, table: str) -> None:
     """Take a snapshot of a source table as an object of the run, unless an earlier attempt has taken it. Raises the
     errors of `plan_own` and `made`."""
@@ -92,6 +99,7 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
     left: list[str] = []
     errors: list[Exception] = []
     underway = _phases_at_work(run)
+    bases = {base.snapshot for base in run.ledger.bases.there()}
     read_only_stays = stays_read_only(run.ledger, aborted=aborted)
     for item in run.ledger.objects.all():
         if item.state == "removed" or item.kind in ("table", "durability"):
@@ -116,6 +124,8 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
             )  # fmt: skip
             continue
         run.ledger.objects.removed(item.cluster, item.kind, item.name)
+        if item.kind == "snapshot" and item.name in bases:
+            run.ledger.bases.dropped(item.name)
         removed.append(name)
         log.info("removed %s", name)
     try:  # last, since this may wait for a lease

@@ -18,6 +18,7 @@ from walferry.run.phases import Phase, Waits, phases_of, steps
 from walferry.run.progress.comparing_ahead import left_to_compare
 from walferry.run.progress.lag import caught_up, lag_of
 from walferry.run.progress.missing_numbers import CAUSES, undecided, way_on
+from walferry.run.progress.moments import moments_of
 from walferry.run.progress.next_step import DO_WHAT_IT_SAYS, again_by, in_airflow
 from walferry.run.progress.states import STATES, State, StateName, label, state_at, superseded
 from walferry.run.progress.write_stop import write_stop_of
@@ -33,6 +34,8 @@ def work_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord],
     at_work = {p.phase for p in live}
     if "stream" in at_work:
         return _streaming(ledger, run, live)
+    if "keep" in at_work:
+        return _keeping(ledger, run, live)
     if "replay" in at_work or "approve" in at_work or "write_stop" in at_work:
         return _following(ledger, run, done, live)
     newest = live[-1]
@@ -59,6 +62,14 @@ def _streaming(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -
     rows = sends_rows(ledger)
     cause = f"changes are sent to Kafka: {measured}"
     return state_at(name, f"{cause}; {rows}" if rows else cause, stream, run)
+
+
+def _keeping(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> State:
+    keep = next(p for p in live if p.phase == "keep")
+    moments = moments_of(ledger)
+    if moments.is_exposed:
+        return state_at("exposed", moments.text, keep, run)
+    return state_at("following" if moments.each_has_a_base else "catching up", moments.text, keep, run)
 
 
 def with_wait(ledger: RunLedger, state: State) -> State:

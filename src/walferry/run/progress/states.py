@@ -15,7 +15,7 @@ Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
 StateName = Literal[
     "not started", "working", "between phases", "catching up", "following", "waiting for approval",
     "waiting for the write stop", "waiting for a decision", "draining", "comparing", "paused", "held", "gate shut",
-    "gap", "differing", "failed", "interrupted", "done", "aborted",
+    "gap", "exposed", "differing", "failed", "interrupted", "done", "aborted",
 ]  # fmt: skip
 
 
@@ -102,6 +102,11 @@ STATES: Mapping[StateName, Kind] = {
         "`walferry resume NAME`; if it is lost and the target is not open, `walferry abort NAME`, drop the target "
         "tables and start over",
     ),
+    "exposed": Kind(
+        "red",
+        "moments are kept, but a loss of the source now would cost more than a minute of changes",
+        "look into the log of the run's process: the source or the folder does not answer, or copying is too slow",
+    ),
     "differing": Kind(
         "red",
         "rows of a pair differed in its last pass",
@@ -167,11 +172,35 @@ OF_STREAMS: Mapping[StateName, Kind] = {
 }
 """What the states of a stream mean that differ from those of other runs."""
 
+OF_KEEPING: Mapping[StateName, Kind] = {
+    "catching up": Kind(
+        "blue",
+        "the log is copied, and some tables have no base yet",
+        "wait; if a table's base fails, the cause says why",
+    ),
+    "following": Kind(
+        "blue",
+        "the log is copied within a minute, and each table has a base",
+        "none: moments are kept until `walferry abort NAME --reason …`, which deletes what was kept",
+    ),
+    "paused": Kind(
+        "violet",
+        "an operator paused the run; the log is still copied, but no base is taken and nothing is deleted",
+        "`walferry resume NAME`",
+    ),
+    "aborted": Kind(
+        "grey",
+        "an operator ended the run; what it had kept is deleted",
+        "start a new run, which keeps the moments from then on",
+    ),
+}
+"""What the states of a run of kind `keep` mean that differ from those of other runs."""
+_OF_KIND: Mapping[RunKind, Mapping[StateName, Kind]] = {"stream": OF_STREAMS, "keep": OF_KEEPING}
+
 
 def meaning(name: StateName, run: RunRecord) -> Kind:
     """What a state of a run means."""
-    of_kind = OF_STREAMS if run.kind == "stream" else STATES
-    return of_kind.get(name, STATES[name])
+    return _OF_KIND.get(run.kind, STATES).get(name, STATES[name])
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,17 @@ from walferry.run.progress.batch_progress import batch_progress
 from walferry.run.progress.exposure import Exposure, exposure_of, unwatched_times
 from walferry.run.progress.lag import LagSplit, ahead_of, lag_by_group, lag_of, lag_split
 from walferry.run.progress.missing_numbers import counted
+from walferry.run.progress.moments import Moments, moments_of
 from walferry.run.progress.requests import requests_of
 from walferry.run.progress.state import state_of
-from walferry.run.progress.status_model import LagParts, LogKept, Status, ThrottleShown, UnwatchedTimeShown
+from walferry.run.progress.status_model import (
+    LagParts,
+    LogKept,
+    MomentsKept,
+    Status,
+    ThrottleShown,
+    UnwatchedTimeShown,
+)
 from walferry.run.progress.write_stop import write_stop_of
 from walferry.run.recorded_spec import source_tables
 from walferry.run.spec import Throttle
@@ -81,6 +89,7 @@ def _status(ledger: RunLedger) -> Status:
         log=None if kept is None else _log_kept(kept),
         standstills=tuple(UnwatchedTimeShown(**asdict(time), text=time.describe()) for time in unwatched_times(ledger)),
         counted_numbers=tuple(counted(ledger)),
+        moments=_moments(moments_of(ledger)) if run.kind == "keep" and run.state == "running" else None,
         batch=batch,
         eta_seconds=eta if state.name in ("catching up", "draining") else None,
     )
@@ -121,6 +130,20 @@ def _log_kept(kept: Exposure) -> LogKept:
     )
 
 
+def _moments(kept: Moments) -> MomentsKept:
+    return MomentsKept(
+        loss_seconds=kept.loss_seconds,
+        too_much=kept.is_exposed,
+        since_ms=kept.since_ms,
+        bases=kept.bases,
+        copied_bases=kept.copied_bases,
+        folder_bytes=kept.folder_bytes,
+        lost_ends=kept.lost_ends,
+        troubles=kept.troubles,
+        text=kept.text,
+    )
+
+
 def _not_followed(ledger: RunLedger) -> str:
     """Why open logs are not followed now; "" if they are, or nobody replays."""
     ahead = ahead_of(ledger)
@@ -138,6 +161,13 @@ def status_line(now: Status) -> str:
     if (batch := now.batch) is not None:
         again = f", {len(batch.repeated)} again" if batch.repeated else ""
         pieces = f"Pieces: {batch.done} of {batch.pieces}{again}; "
+    if now.moments is not None:  # the last of its phases ends with the run, and it applies nothing
+        loss = "N/A" if now.moments.loss_seconds is None else f"{now.moments.loss_seconds:.1f}s"
+        size = "N/A" if now.moments.folder_bytes is None else f"{now.moments.folder_bytes / 1e6:.1f}MB"
+        return (
+            f"{now.phase}: Bases: {now.moments.bases}; Folder: {size}; Time: {now.elapsed_seconds:.0f}s; "
+            f"State: {now.state}; Loss: {loss}"
+        )
     if now.kind == "stream":  # the last of its phases ends with the run
         done = f"Sent: {now.edits_applied}, {now.edits_per_second:.1f}/s"
     else:

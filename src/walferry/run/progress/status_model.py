@@ -58,6 +58,26 @@ class LogKept(BaseModel):
     text: str = Field(description="the same in words")
 
 
+class MomentsKept(BaseModel):
+    """What a run of kind `keep` has kept: any moment since the first base of a table can be restored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    loss_seconds: float | None = Field(
+        description="seconds of changes that a loss of the source would cost now; null before the first look at its log"
+    )
+    too_much: bool = Field(description="whether that is more than a minute, or three times `tail_seconds`")
+    since_ms: dict[str, int | None] = Field(
+        description="the first moment of each table that can be restored, in ms since 1970 (UTC); null: none yet"
+    )
+    bases: int = Field(description="snapshots that restores can begin from")
+    copied_bases: int = Field(description="those whose files are in the folder")
+    folder_bytes: int | None = Field(description="bytes in the run's folder; null: not counted yet")
+    lost_ends: int = Field(description="logs that HBase deleted before they were copied whole")
+    troubles: dict[str, str] = Field(description="why tables have no new base, by table")
+    text: str = Field(description="the same in words")
+
+
 class UnwatchedTimeShown(BaseModel):
     """A time in which nobody looked at the source's log, longer than a closed WAL is kept there."""
 
@@ -143,6 +163,7 @@ class Status(RunShown):
     throttle: ThrottleShown = Field(description="what the run may write to the target")
     late_edits: int = Field(description="edits after the end fence that wait for a decision")
     log: LogKept | None = Field(description="what keeps the source's log; null if nothing is read, or not known yet")
+    moments: MomentsKept | None = Field(description="what a run of kind `keep` has kept; null for other runs")
     batch: BatchProgress | None = Field(description="the batch that a replay applies now; null without one")
     eta_seconds: int | None = Field(
         description="time until the backlog is applied; null while unknown, and unless the run catches up or drains"

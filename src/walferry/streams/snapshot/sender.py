@@ -20,7 +20,7 @@ from walferry.background import begun
 from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.errors import TableNotFoundError
-from walferry.replay.keeping.objects import drop_snapshot
+from walferry.replay.keeping.objects import drop_snapshot, snapshot_name
 from walferry.run.notes.table_snapshots import Progress, asked_again, drop_progress, keep_progress, take_request
 from walferry.run.run import LogRun
 from walferry.snapshots.manifest import SnapshotRegion, has_manifest
@@ -31,7 +31,7 @@ from walferry.streams.ordering.sent import RegionSent
 from walferry.streams.snapshot.covered import Covered
 from walferry.streams.snapshot.records import RegionRows, Snapshots, Step, TableSnapshot
 from walferry.streams.snapshot.rows import Rows, rows_of
-from walferry.streams.snapshot.taking import RegionsChangedError, Taken, regions_of, snapshot_name, take
+from walferry.streams.snapshot.taking import RegionsChangedError, Taken, regions_of, take
 
 log = logging.getLogger(__name__)
 

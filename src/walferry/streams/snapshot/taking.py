@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.replay.keeping.objects import take_snapshot
 from walferry.run.run import LogRun
 from walferry.snapshots.manifest import SnapshotRegion, StoreFile, read_info, read_manifest, snapshot_regions
+from walferry.snapshots.readable import why_unreadable
 from walferry.storage import FileSystem
 from walferry.streams.ordering.sent import RegionSent
 from walferry.streams.ordering.stays import NEVER
@@ -40,21 +40,13 @@ class Taken:
     regions: Mapping[str, RegionRows]
 
 
-def snapshot_name(run_id: str, table: str) -> str:
-    """A new name for a snapshot of a table."""
-    return f"{run_id}-{re.sub('[^A-Za-z0-9_.-]', '_', table)}-{now_ms()}"
-
-
 def require_readable(table: TableDescriptor) -> None:
     """Raise UsageError for a table whose snapshot cannot be read."""
-    for family in table.families.values():
-        for attribute, why in (("IS_MOB", "keeps values elsewhere"), ("ENCRYPTION", "is encrypted")):
-            if family.attributes.get(attribute, "FALSE").upper() not in ("FALSE", ""):
-                raise UsageError(
-                    f"the rows that {table.name} has cannot be sent, since family {family.name} {why} ({attribute}): "
-                    "stream it without `snapshot`",
-                    table=table.name, family=family.name,
-                )  # fmt: skip
+    if why := why_unreadable(table):
+        raise UsageError(
+            f"the rows that {table.name} has cannot be sent, since {why}: stream it without `snapshot`",
+            table=table.name,
+        )
 
 
 def take(run: LogRun, table: str, name: str, before: Mapping[str, RegionSent], *, joins: bool) -> Taken:

@@ -14,6 +14,7 @@ from walferry.ledger import (
     SeenFile,
 )
 from walferry.run.heartbeat import NOTE
+from walferry.run.notes.kept_moments import CopiedEnds, note_ends
 from walferry.run.phases import phases_of
 from walferry.run.progress.state import state_of
 from walferry.run.progress.states import State, StateName
@@ -107,6 +108,11 @@ def brought_to(run: RunLedger, name: StateName) -> State:
         case "interrupted":
             finish(run, "plan")
             run.phases.start("protect")  # and nobody works on it
+        case "exposed":
+            finish(run, "plan", "protect")
+            now = clock.now_ms()
+            note_ends(run, CopiedEnds(covered_ms=now - 300_000, at_ms=now, files=1, bytes=1))
+            work_on(run, "keep")
         case "differing":
             finish(run, "pass")
             one_pass(run, differs(b"a"))

@@ -64,14 +64,14 @@ def test_a_run_that_is_done_names_rows_that_differ_for_a_known_cause(run: RunLed
     assert state.next_step.startswith("read `walferry report move`: 2 rows differ, for the reasons")
 
 
-STANDBY: set[StateName] = {"following"}
-"""states of a run that nobody cuts over"""
+OF_KIND: dict[StateName, RunKind] = {"differing": "pair", "following": "standby", "exposed": "keep"}
+"""states that a migration does not have"""
 
 
 @pytest.mark.usefixtures("still")
 @pytest.mark.parametrize("name", get_args(StateName))
 def test_each_state_is_told_with_its_colour_cause_and_next_step(book: Ledger, name: StateName) -> None:
-    kind: RunKind = "pair" if name == "differing" else "standby" if name in STANDBY else "migration"
+    kind: RunKind = OF_KIND.get(name, "migration")
     run = book.of(book.open_run("move", "cli kim", SPEC, "kim", kind).run_id)
     state = brought_to(run, name)
     assert (state.name, state.colour) == (name, STATES[name].colour)

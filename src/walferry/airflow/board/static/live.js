@@ -5,10 +5,12 @@ const PAUSE_MS = 2000;
 const byId = (id) => document.getElementById(id);
 const root = document.body.dataset.root;
 
-// Whether the page is that of a stream, which has no target, no end and no comparison.
-const streams = document.querySelector("h1")?.dataset.kind === "stream";
+// Whether the page is that of a stream, or of a run that keeps moments: neither has a target, an end or a comparison.
+const kind = document.querySelector("h1")?.dataset.kind;
+const streams = kind === "stream";
+const keeps = kind === "keep";
 
-export { byId, streams };
+export { byId, keeps, streams };
 
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

@@ -2,7 +2,7 @@
 import { charts } from "./charts.js";
 import { lanes } from "./lanes.js";
 import { passes } from "./passes.js";
-import { answer, bytes, byId, count, duration, fill, live, pager, pages, prose, say, show, stateBadge, streams, time } from "./live.js";
+import { answer, bytes, byId, count, duration, fill, keeps, live, pager, pages, prose, say, show, stateBadge, streams, time } from "./live.js";
 
 const { run, repair } = document.querySelector("h1").dataset;
 const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit", "passes"];
@@ -21,12 +21,26 @@ function writeStop(r) {
   return parts.join("; ");
 }
 
+// Those of a run that keeps moments.
+function momentTiles(r) {
+  const m = r.moments;
+  const since = m === null ? [] : Object.values(m.since_ms).filter((ms) => ms !== null);
+  return [
+    ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
+    ["Lost with the source", m === null || m.loss_seconds === null ? "N/A" : duration(m.loss_seconds), m !== null && m.too_much ? "bad" : "", "of changes, if it were lost now"],
+    ["Any moment since", since.length ? time(Math.max(...since)) : "none yet"],
+    ["Bases", m === null ? "N/A" : count(m.bases), "", m === null ? "" : `${count(m.copied_bases)} of them in the folder`],
+    ["Folder", m === null || m.folder_bytes === null ? "N/A" : bytes(m.folder_bytes), "", r.log === null ? "" : r.log.text],
+    ["Time taken", duration(r.elapsed_seconds)],
+  ];
+}
+
 function tiles(facts) {
   const { run: r } = facts;
   const lost = facts.gaps.files;
   const held = facts.quarantine.held;
   const exposed = r.log !== null && r.log.time_to_loss_seconds !== null;
-  const list = [
+  const list = keeps ? momentTiles(r) : [
     ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
     ...(streams ? [] : [["Done", `${r.percent.toFixed(0)} %`]]),
     [streams ? "Edits sent" : "Edits applied", count(r.edits_applied), "", r.ended ? "" : `${rate(r.edits_per_second)} a second`],
@@ -130,6 +144,7 @@ function tables(facts) {
     const equal = c && c.equal_regions === c.regions;
     const word = (state) => (streams && state === "applied" ? "sent" : state);
     const states = Object.entries(t.log).filter(([, n]) => n).map(([state, n]) => `${bytes(n)} ${word(state)}`);
+    if (keeps) return [t.source, t.since_ms ? time(t.since_ms) : "no base yet"];
     if (streams) return [t.source, t.topic ?? "not planned yet", { kind: "lines", list: states.length ? states : ["nothing yet"] }];
     return [
       t.source,
@@ -238,7 +253,7 @@ function head(facts) {
   const ended = r.ended_ms ? `, ended ${time(r.ended_ms)}` : "";
   say(byId("summary"), `Started ${time(r.created_ms)}${ended}, by ${r.owner}.`);
   say(byId("ledger"), `Ledger: ${r.ledger}`);
-  const far = streams ? (r.lag_seconds === null ? "" : `, lag ${duration(r.lag_seconds)}`) : `, ${r.percent.toFixed(0)} %`;
+  const far = keeps ? "" : streams ? (r.lag_seconds === null ? "" : `, lag ${duration(r.lag_seconds)}`) : `, ${r.percent.toFixed(0)} %`;
   document.title = `${r.run}: ${r.state}${far} – walferry`;
   const news = facts.alarms.filter((alarm) => alarm.kind !== "note").map((alarm) => alarm.text);
   say(byId("status"), [`${r.run} is ${r.state}: ${r.cause}. Next step: ${r.next_step}`, ...news].join(". "));
@@ -263,12 +278,14 @@ live(path, (facts) => {
   passes(facts.passes);
   phases(facts);
   tables(facts);
-  lanes(facts.lanes);
-  pager("lanes", facts.lanes);
-  gaps(facts.gaps);
-  charts(facts);
-  rounds(facts.latest_rounds);
-  if (!streams) comparison(facts.comparison, facts.differences);
-  quarantine(facts.quarantine);
+  if (!keeps) {
+    lanes(facts.lanes);
+    pager("lanes", facts.lanes);
+    gaps(facts.gaps);
+    charts(facts);
+    rounds(facts.latest_rounds);
+    if (!streams) comparison(facts.comparison, facts.differences);
+    quarantine(facts.quarantine);
+  }
   audit(facts.audit);
 });

@@ -1,0 +1,3 @@
+from walferry.airflow.dags import hbase_keep_log
+
+hbase_keep_log()

@@ -1,0 +1,140 @@
+"""Keep what restores any later moment of HBase tables: bases (snapshots), the log, and the ends of open logs.
+
+Trigger it with the form; each run is one DAG run, and several run side by side. The first task examines the source and
+the folder, the second one creates the folder. The task `keep` then copies the log and takes bases, until `walferry
+abort NAME` ends it, which deletes what was kept. It takes a worker's slot all that time and needs no Spark. It may be
+killed, retried or cleared at any time: the next attempt goes on. While `walferry pause` is in force, the log is still
+copied. To keep more tables, or to change the times, mark the DAG run as failed and trigger the DAG with the same name:
+the new DAG run goes on with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
+from walferry.airflow.hook import airflow_connection
+from walferry.airflow.links import BoardLink, ReportLink, add_links
+from walferry.airflow.operators import ACTOR, final_errors
+from walferry.errors import WalferryError
+from walferry.moments.keeping.keep_spec import KeepSpec
+from walferry.process import open_ledger
+from walferry.run.phases import phase_of
+
+if TYPE_CHECKING:
+    from walferry.moments.keeping.keep_run import KeepRun
+
+log = logging.getLogger(__name__)
+
+MOST_RUNS = 100
+"""runs at once; Airflow's own limit is 16. The executor's limits apply as well"""
+FOR_EVER = 1_000_000
+"""retries of the task `keep`: whatever kills it, it goes on"""
+KEYS = (
+    "name", "source", "tables", "folder", "base_hours", "copy_bases", "keep_days", "keep_bytes", "tail_seconds",
+    "source_requests",
+)  # fmt: skip
+PARAMS = spec_params(model=KeepSpec, keys=KEYS, defaults={"name": "moments", "tables": [], "folder": ""})
+
+
+@contextmanager
+def keep_step(run_id: str) -> Iterator[KeepRun]:
+    """Open a run for a task; errors are handled as in `final_errors`.
+
+    A task is skipped if its run was aborted, or if another DAG run goes on with it.
+    """
+    with final_errors():
+        from walferry.moments.keeping.keep_run import KeepRun
+
+        with open_ledger(actor=ACTOR) as ledger, KeepRun(ledger, run_id, ACTOR) as run:
+            if run.record.owner != _owner():
+                raise AirflowSkipException(f"{run_id} belongs to {run.record.owner}, which goes on with it")
+            try:
+                yield run
+            except WalferryError:
+                if (record := run.ledger.record).state == "aborted":
+                    raise AirflowSkipException(f"{run_id} was aborted: {record.outcome}") from None
+                raise
+
+
+@task
+def plan() -> str:
+    """Open the run in the ledger, examine the source and the folder, refuse what cannot be kept."""
+    from walferry.moments.keeping.start import start_keep
+    from walferry.run.heartbeat import RunBusyError
+
+    with final_errors(), open_ledger() as ledger:
+        params = dict(get_current_context()["params"])
+        try:
+            run_id = start_keep(ledger, params, airflow_connection, _owner())
+        except RunBusyError as busy:  # a task of an earlier DAG run may be about to end
+            raise AirflowException(str(busy)) from None
+    _do(run_id, "plan")
+    return run_id
+
+
+@task
+def do(run: str, phase: str) -> str:
+    """Do a phase. Returns the run's id."""
+    _do(run, phase)
+    return run
+
+
+@task(retries=FOR_EVER)
+def keep(run: str) -> str:
+    """Keep until a person ends the run. Returns how it ended.
+
+    The task is skipped if another process goes on with the run, and not tried again.
+    """
+    from walferry.moments.keeping.keep import KeepTakenOverError, keep_on
+    from walferry.run.run import RunEndedError
+
+    with keep_step(run) as opened:
+        try:
+            keep_on(opened)
+        except RunEndedError:
+            record = opened.ledger.record
+            if record.state != "aborted":
+                raise
+            log.info("%s was aborted: %s", run, record.outcome)
+            return record.outcome
+        except KeepTakenOverError as overtaken:
+            raise AirflowSkipException(str(overtaken)) from None
+    raise AssertionError("keep_on does not return")
+
+
+def _do(run_id: str, phase: str) -> None:
+    with keep_step(run_id) as run:
+        from walferry.moments.keeping.keep import WORK
+
+        WORK[phase](run)
+
+
+def _owner() -> str:
+    return f"airflow {get_current_context()['run_id']}"
+
+
+def hbase_keep_log() -> DAG:
+    """The DAG that keeps what restores any moment: one task for each phase of a run of kind `keep` (`run.phases`)."""
+    with DAG(
+        "hbase_keep_log",
+        schedule=None,
+        catchup=False,
+        max_active_runs=MOST_RUNS,
+        max_active_tasks=MOST_RUNS,
+        params=PARAMS,
+        tags=["walferry", "hbase"],
+        doc_md=__doc__,
+        default_args=TASK_DEFAULTS,
+    ) as made:
+        run: Any = plan()
+        run = do.override(task_id="protect", doc_md=phase_of("keep", "protect").what)(run, "protect")
+        keep.override(doc_md=phase_of("keep", "keep").what)(run)
+    add_links(made, {"protect": [BoardLink()], "keep": [BoardLink(), ReportLink()]})
+    return made

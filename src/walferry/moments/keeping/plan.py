@@ -1,0 +1,87 @@
+"""What a run of kind `keep` needs before it begins: a source whose log and snapshots can be read, and a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.moments.keeping.keep_run import KeepRun
+from walferry.moments.keeping.keep_spec import ResolvedKeepSpec
+from walferry.replay.keeping.by_copies import try_writing
+from walferry.replay.keeping.obstacles import folder_obstacle
+from walferry.replay.keeping.retention import retention_of
+from walferry.run.run import file_system
+from walferry.snapshots.readable import why_unreadable
+from walferry.wal.copies import as_url, open_folder
+
+
+def examine(spec: ResolvedKeepSpec) -> dict[str, Any]:
+    """Examine the source and the folder for a spec, and change nothing. Raises UsageError that lists what stands in the
+    way.
+
+    Facts: version and cluster_id of the source, folder (its URL), tables: bytes of the store files of each, ttl_seconds
+    and ttl_assumed: how long the source keeps a closed log, within which it must be copied.
+    """
+    with HBaseClient(spec.log_address()) as source:
+        return _examine(spec, source)
+
+
+def plan_keep(run: KeepRun) -> dict[str, Any]:
+    """The phase `plan`: examine the source and the folder. Raises UsageError for what stands in the way; the run has
+    then failed, so that a corrected spec can take its name."""
+    try:
+        return run.once("plan", lambda: _examine(run.spec, run.source))
+    except TransientError:
+        raise
+    except WalferryError as error:
+        run.ledger.end("failed", run.actor, str(error))
+        raise
+
+
+def _examine(spec: ResolvedKeepSpec, source: HBaseClient) -> dict[str, Any]:
+    obstacles = list(_obstacles(spec, source))
+    if obstacles:
+        raise UsageError("; ".join(obstacles), obstacles=obstacles)
+    held, kept = source.held_bytes(), retention_of(source)
+    return {
+        "version": source.version(),
+        "cluster_id": source.cluster_id(),
+        "folder": as_url(spec.folder),
+        "tables": {table: held.get(table, 0) for table in spec.tables},
+        "ttl_seconds": kept.ttl_seconds,
+        "ttl_assumed": kept.assumed,
+    }
+
+
+def _obstacles(spec: ResolvedKeepSpec, source: HBaseClient) -> Iterator[str]:
+    address, files = spec.source.address(), file_system(spec.source)
+    if files.status(address.root_path) is None:
+        yield f"source: {address.root_path} does not exist on its file system; check rootdir and webhdfs"
+        return
+    missing = [table for table in spec.tables if not source.table_exists(table)]
+    if missing:
+        yield f"there is no table {', '.join(missing)} at the source"
+    for table in spec.tables:
+        if table not in missing and (why := why_unreadable(source.describe(table))):
+            yield f"table {table}: a base of it could not be read later, since {why}"
+    if lacking := source.lacking_rights(("ADMIN",), [table for table in spec.tables if table not in missing]):
+        yield f"HBase does not grant {source.address.user} {', '.join(lacking)}; grant it, or name another `user`"
+    if (misplaced := folder_obstacle(source, files, address.wal_path)) is not None:
+        yield f"source: {misplaced}"
+    if fault := folder_fault(spec.folder, address.user):
+        yield fault
+
+
+def folder_fault(url: str, user: str) -> str:
+    """Why copies cannot be written to a folder; "" if they can. Leaves nothing behind."""
+    try:
+        files, folder = open_folder(as_url(url), user)
+        there = files.status(folder) is not None
+        try_writing(files, folder)
+        if not there:
+            files.delete(folder)
+    except (WalferryError, OSError) as error:
+        return f"folder: copies cannot be written to {url}: {error}"
+    return ""

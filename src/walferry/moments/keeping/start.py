@@ -1,0 +1,31 @@
+"""Start a run of kind `keep`: validate its spec and open its run in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from walferry.ledger import Ledger
+from walferry.moments.keeping.keep_spec import ResolvedKeepSpec, parse_keep_spec, resolve_keep
+from walferry.run.given_spec import Connections
+from walferry.run.start import hand_over
+
+
+def start_keep(ledger: Ledger, params: Mapping[str, Any], connections: Connections, owner: str) -> str:
+    """Open a run for a spec given as a mapping, or go on with the unfinished run of that name, which then belongs to
+    this owner. Returns its id.
+
+    A key without a value (None) has its default. Raises UsageError for a spec that cannot be used, also with the
+    unfinished run, and RunBusyError while a live process works on that run for another owner.
+    """
+    given = {key: value for key, value in params.items() if value is not None}
+    spec = resolve_keep(parse_keep_spec(given, origin="params"), connections)
+    for run in ledger.runs():
+        if (run.name, run.state, run.kind) == (spec.name, "running", "keep"):
+            return hand_over(ledger, run, spec.as_recorded(), owner)
+    return open_keep(ledger, spec, owner)
+
+
+def open_keep(ledger: Ledger, spec: ResolvedKeepSpec, owner: str) -> str:
+    """Open a run for a spec, or find the owner's unfinished one. Returns its id. Raises the errors of `open_run`."""
+    return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, "keep").run_id

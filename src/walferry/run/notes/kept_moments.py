@@ -1,0 +1,108 @@
+"""How far a run of kind `keep` is: noted by its process at each pass, for status, board and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from walferry.clock import now_ms
+from walferry.ledger import RunLedger
+
+_ENDS, _LOST, _TROUBLE, _FOLDER = "ends of open logs", "lost end", "no base", "folder of the moments"
+LOSS_SECONDS = 60.0
+"""a loss of the source that costs more than this is too much, or three times `tail_seconds` if that is longer"""
+
+
+class CopiedEnds(BaseModel):
+    """The last pass over the ends of open logs. Times in ms since 1970, by the machine of that process."""
+
+    model_config = ConfigDict(frozen=True)
+
+    covered_ms: int
+    """everything that was visible in the log at this moment is in the folder"""
+    at_ms: int
+    """when the pass began"""
+    files: int
+    """logs that have only pieces"""
+    bytes: int
+    """of these pieces"""
+
+    def loss_seconds(self, now: int) -> float:
+        """How many seconds of changes a loss of the source would cost now."""
+        return max(0.0, (now - self.covered_ms) / 1000)
+
+
+def note_ends(ledger: RunLedger, ends: CopiedEnds) -> None:
+    """Record a pass over the ends of open logs."""
+    ledger.notes.keep(_ENDS, ends.model_dump())
+
+
+def copied_ends(ledger: RunLedger) -> CopiedEnds | None:
+    """The last pass over the ends of open logs; None before the first."""
+    kept = ledger.notes.get(_ENDS)
+    return None if kept is None else CopiedEnds.model_validate(kept)
+
+
+class LostEnd(BaseModel):
+    """A log that is gone at the source without a closed copy: what it had past its pieces is lost."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kept_bytes: int
+    """of its beginning"""
+    noticed_ms: int
+
+
+def note_lost_end(ledger: RunLedger, name: str, kept_bytes: int) -> None:
+    """Record that the end of a log is lost."""
+    ledger.notes.keep(_LOST, LostEnd(kept_bytes=kept_bytes, noticed_ms=now_ms()).model_dump(), name)
+
+
+def lost_ends(ledger: RunLedger) -> dict[str, LostEnd]:
+    """The logs whose ends are lost, by name. No base before `noticed_ms` leads to a later moment with certainty."""
+    return {name: LostEnd.model_validate(facts) for name, (facts, _) in ledger.notes.named(_LOST).items()}
+
+
+class Trouble(BaseModel):
+    """Why a table has no new base."""
+
+    model_config = ConfigDict(frozen=True)
+
+    why: str
+    since_ms: int
+    gone: bool
+    """the table does not exist"""
+
+
+def note_trouble(ledger: RunLedger, table: str, why: str, *, gone: bool) -> None:
+    """Record that a table's base could not be taken; the first such moment is kept."""
+
+    def change(before: dict[str, Any] | None) -> Mapping[str, Any]:
+        known = None if before is None else Trouble.model_validate(before)
+        since = known.since_ms if known is not None and known.gone == gone else now_ms()
+        return Trouble(why=why, since_ms=since, gone=gone).model_dump()
+
+    ledger.notes.change(_TROUBLE, change, table)
+
+
+def end_trouble(ledger: RunLedger, table: str) -> None:
+    """Record that a table has a new base."""
+    ledger.notes.drop(_TROUBLE, table)
+
+
+def troubles_of(ledger: RunLedger) -> dict[str, Trouble]:
+    """Why tables have no new base, by table."""
+    return {table: Trouble.model_validate(facts) for table, (facts, _) in ledger.notes.named(_TROUBLE).items()}
+
+
+def note_folder_bytes(ledger: RunLedger, size: int) -> None:
+    """Record how many bytes the run's folder has."""
+    ledger.notes.keep(_FOLDER, {"bytes": size})
+
+
+def folder_bytes(ledger: RunLedger) -> int | None:
+    """How many bytes the run's folder had when that was last counted; None before."""
+    kept = ledger.notes.get(_FOLDER)
+    return None if kept is None else int(kept["bytes"])
