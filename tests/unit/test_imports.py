@@ -123,7 +123,7 @@ WHAT = {
     "embedded": "real HDFS, HBase, Thrift, Kafka, Spark and Airflow on one machine, for demo and tests",
 }
 FRAMEWORKS = {
-    "pyspark": {"spark", "apply", "replay", "migration", "cutover", "pipeline"},
+    "pyspark": {"spark", "apply", "replay", "migration", "moments", "cutover", "pipeline"},
     "airflow": {"airflow"},
     "great_expectations": {"checks"},
 }

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from walferry.errors import DamagedInputError
@@ -93,3 +96,25 @@ def _store_files(kind: Marker, value: bytes) -> tuple[frozenset[str], frozenset[
         if flushed.action == pb.FlushDescriptor.COMMIT_FLUSH:
             added = ((store.family_name, store.flush_output) for store in flushed.store_flushes)
     return frozenset(store_file(family, name) for family, names in added for name in names), frozenset(removed)
+
+
+class Origin(NamedTuple):
+    """What a region's name says."""
+
+    start: bytes
+    """its first row"""
+    region_id: int
+    """RegionInfo.region_id: when it was made, in ms; greater than those of the regions that had its rows before"""
+
+
+def origins(batch: EntryBatch, picked: npt.NDArray[np.intp]) -> dict[str, Origin]:
+    """The origins of the regions whose openings are among these entries, by encoded name."""
+    found = {}
+    for entry in picked[batch.marker[picked] == Marker.REGION_OPEN].tolist():
+        cell = cells_to_arrow(index_cells(batch.buffer[batch.cells_start[entry] : batch.end[entry]]))
+        with suppress(DecodeError, ValueError):
+            opened = pb.RegionEventDescriptor.FromString(cell["value"][0].as_py())
+            table, region = batch.table_and_region(entry)
+            start, _, rest = opened.region_name.removeprefix(f"{table},".encode()).rpartition(b",")
+            found[region] = Origin(start, int(rest.partition(b".")[0]))
+    return found

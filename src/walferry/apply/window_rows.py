@@ -39,6 +39,18 @@ class SettledEdits:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """Log sequence numbers of a region, between these two, of entries written at `since_ms` or later."""
+
+    after: int
+    before: int
+    since_ms: int = -(1 << 63)
+
+
+NO_NUMBERS = Numbers(0, 0)
+
+
+@dataclass(frozen=True)
 class WindowRows:
     """Which edits are applied by row (in a window its own, in a round all), and which other edits the target already
     has."""
@@ -51,10 +63,26 @@ class WindowRows:
     """(file, offset) of entries in `settled` that the target does not have after all"""
     by_group: frozenset[str] = frozenset()
     """regions whose edits in the window are applied by group"""
+    numbers: Mapping[str, Numbers] | None = None
+    """by encoded region name, the only edits to apply, none of other regions; None: those of all numbers"""
 
     def applied(self, batch: EntryBatch) -> np.ndarray:
         """Which entries belong to the window, as bool[n]."""
-        return self.times.holds(batch.write_time)
+        inside = self.times.holds(batch.write_time)
+        if self.numbers is None:
+            return inside
+        spans = [self.numbers.get(name.decode(), NO_NUMBERS) for name in batch.regions] or [NO_NUMBERS]
+        after, before, since_ms = np.array([(span.after, span.before, span.since_ms) for span in spans]).T
+        numbers, of = batch.sequence_number, batch.region
+        inside &= (after[of] < numbers) & (numbers < before[of]) & (since_ms[of] <= batch.write_time)
+        return inside
+
+    def has(self, region: str, number: int, write_time: int) -> bool:
+        """Whether an entry belongs to the window."""
+        span = None if self.numbers is None else self.numbers.get(region, NO_NUMBERS)
+        if not self.times.has(write_time):
+            return False
+        return span is None or (span.after < number < span.before and span.since_ms <= write_time)
 
     def chosen(self, file: str, batch: EntryBatch) -> np.ndarray:
         """Which entries to read, to apply them by row or because the target has them, as bool[n]."""

@@ -9,7 +9,20 @@ import sys
 
 import typer
 
-from walferry.cli import comparisons, keep, late, pairs, quarantine, repairs, replay, runs, snapshot, streams, wal
+from walferry.cli import (
+    comparisons,
+    keep,
+    late,
+    pairs,
+    quarantine,
+    repairs,
+    replay,
+    restore,
+    runs,
+    snapshot,
+    streams,
+    wal,
+)  # fmt: skip
 from walferry.errors import WalferryError
 from walferry.process import set_up_logging, warn_of_unknown_variables
 
@@ -23,7 +36,7 @@ for verb in (
     runs.plan, runs.start, runs.status, runs.ready, runs.pause, runs.resume, runs.throttle,
     runs.abort, replay.replay, pairs.verify, comparisons.accept, comparisons.accept_numbers, late.late,
     repairs.repair, repairs.copy_again, repairs.withdraw, streams.stream, streams.send_again,
-    keep.keep,
+    keep.keep, restore.restore,
     runs.report,
 ):  # fmt: skip
     app.command()(verb)

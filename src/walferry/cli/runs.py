@@ -28,6 +28,7 @@ from walferry.cli.options import (
     require_idle_name,
     resolved,
 )
+from walferry.cli.restore import go_on_restoring
 from walferry.cli.streams import go_on_streaming
 from walferry.errors import UsageError, WalferryError
 from walferry.process import open_ledger
@@ -236,11 +237,10 @@ def resume(
     """
     from walferry.run.heartbeat import require_idle
     from walferry.run.progress.state import state_of
-    from walferry.run.recorded_spec import options_of
 
     with existing(ledger) as book:
         run = book.find(name)
-        if options_of(run).window is not None:
+        if run.kind == "window":
             raise UsageError(
                 f"run {run.run_id} replays a window: `walferry replay SPEC --from … --to …` continues it",
                 run=run.run_id,
@@ -265,6 +265,9 @@ def resume(
         elif run.kind == "keep":
             book.adopt_run(run.run_id, owner(), owner())
             go_on_keeping(book, run.run_id)
+        elif run.kind == "restore":
+            book.adopt_run(run.run_id, owner(), owner())
+            go_on_restoring(book, run.run_id, as_json)
         else:
             book.adopt_run(run.run_id, owner(), owner())
             _go(book, run.run_id, yes, reports, as_json)

@@ -139,6 +139,15 @@ class TableDescriptor:
         schema.attributes.add(first=name.encode(), second=value.encode())
         return TableDescriptor(schema)
 
+    def unreplicated(self) -> TableDescriptor:
+        """The same table with REPLICATION_SCOPE 0 in every family: its edits are shipped to no peer."""
+        schema = without_attributes(self.schema, ())
+        for family in schema.column_families:
+            for pair in family.attributes:
+                if pair.first == b"REPLICATION_SCOPE":
+                    pair.second = b"0"
+        return TableDescriptor(schema)
+
 
 def without_attributes(schema: pb.TableSchema, names: Collection[str]) -> pb.TableSchema:
     """A copy of a table's schema without these attributes of the table."""

@@ -99,9 +99,10 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
     ),
     "restore": (
         Phase("plan", "choose the base and the part of the log, refuse what cannot be restored"),
-        Phase("base", "create the new table from the base", ("plan",), spark=True),
-        Phase("end", "find where the log of each region ends at that moment", ("base",), spark=True),
-        Phase("apply", "apply the log from the base up to there", ("end",), spark=True),
+        Phase("end", "find where the log of each region ends at that moment", ("plan",), spark=True),
+        Phase("copy", "copy the base's files, unless they are on that cluster", ("end",), by_table=True, spark=True),
+        Phase("clone", "create the new table from the base", ("copy",), by_table=True),
+        Phase("apply", "apply the log from the base up to that end", ("clone",), spark=True),
         Phase("verify", "compare the new table with base and log as read from their files", ("apply",), spark=True),
         Phase("release", "remove what the run made, except the new table", ("verify",)),
     ),

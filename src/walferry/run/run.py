@@ -120,12 +120,12 @@ class LogRun:
 
     @cached_property
     def staged_folders(self) -> tuple[str, ...]:
-        """Where copies of the source's WALs are: this run's folder or, for a window, the folders of other runs.
+        """Where copies of the source's WALs are: this run's folder or, for a window or a restore, those of other runs.
 
-        Another run's folder that cannot be reached is left out; a window that needs its copies names the missing files.
+        Another run's folder that cannot be reached is left out; a run that needs its copies names the missing files.
         """
         own = self.staged_folder
-        if self.record.kind != "window":
+        if self.record.kind not in ("window", "restore"):
             return (own,) if own else ()
         source = self.log_spec.source.address()
         found = [

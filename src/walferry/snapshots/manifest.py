@@ -7,7 +7,7 @@ A store file in a manifest is one of: an HFile; a link to an HFile of another ta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import md5
 from typing import NamedTuple
@@ -198,15 +198,18 @@ def cells_of(
     *,
     wanted: Callable[[HFile], bool] = lambda file: True,
     count: Callable[[int], None] = lambda size: None,
+    newest: Iterable[StoredCells] = (),
 ) -> Iterator[CellIndex]:
     """The cells of a region's store files together, as `merge.merged` yields them: one cell of each key, markers too.
 
     Leaves out cells whose own TTL has expired at the moment `alive_ms`; with None, leaves out no cell. `wanted` chooses
-    the files to read. `count` is called with the number of bytes read. Raises the errors of `StoreFile.open`.
+    the files to read. `count` is called with the number of bytes read. `newest`: more cells of these rows, in order, as
+    if they were in another file, the newest one. Raises the errors of `StoreFile.open`.
     """
     opened = [(file, hfile) for file in region.files if wanted(hfile := file.open(files, count))]
     opened.sort(key=lambda pair: pair[0].sequence(pair[1]))
-    stored = [_stored_cells(file, hfile, region) for file, hfile in opened]
+    stored: list[Iterable[StoredCells]] = [_stored_cells(file, hfile, region) for file, hfile in opened]
+    stored.append(newest)
     yield from merged(stored if alive_ms is None else [alive(batches, alive_ms) for batches in stored])
 
 

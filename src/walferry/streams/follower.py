@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from walferry.apply.region_events import origins
 from walferry.clock import now_ms, steady_s
 from walferry.errors import GapError, TransientError
 from walferry.formats.markers import Marker
@@ -27,7 +28,7 @@ from walferry.storage import FileSystem
 from walferry.streams.delivery import Committer
 from walferry.streams.image.rows import RowImages
 from walferry.streams.ordering.order import RegionOrder
-from walferry.streams.ordering.regions import KnownRegions, origins
+from walferry.streams.ordering.regions import KnownRegions
 from walferry.streams.ordering.repeated import require_written_again
 from walferry.streams.ordering.sent import GroupRead, RegionSent, StreamPositions
 from walferry.streams.ordering.stays import NEVER, LogPlace, Taken

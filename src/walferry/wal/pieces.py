@@ -32,6 +32,11 @@ def folder_of(folder: str, name: str) -> str:
     return f"{folder}/{FOLDER}/{name}"
 
 
+def is_of_pieces(path: str) -> bool:
+    """Whether a listed file is put together from pieces (`wal.copies`): it has no closed copy."""
+    return path.rpartition("/")[0].endswith(f"/{FOLDER}")
+
+
 def piece_name(first: int, end: int) -> str:
     """The name of a piece with the bytes from `first` to before `end`."""
     return f"{first:016d}-{end:016d}"

@@ -125,8 +125,13 @@ def test_a_process_that_was_suspended_while_another_took_over_adds_nothing_and_e
 
         def takes_over() -> bool:
             process = streamer.launch("resume", streamer.name)
-            time.sleep(4)
-            return process.poll() is None
+            while process.poll() is None:
+                with streamer.ledger() as ledger:
+                    notes = ledger.of(f"{streamer.name}-1").notes.named(NOTE).values()
+                if any(facts["pid"] == process.pid for facts, _ in notes):
+                    return True
+                time.sleep(0.2)
+            return False
 
         wait_until(takes_over, "nobody takes over")
         count = judge.await_more()

@@ -138,8 +138,8 @@ def take(run: KeepRun, stage: Stage, table: str) -> Base:
     if why := why_unreadable(run.source.describe(table)):
         raise UsageError(f"no base of {table} can be taken, since {why}", table=table)
     # In this order: an edit in an older file than these was acknowledged before, so the snapshot has it.
-    fence = fence_of(stage.source, stage.root, list_live(stage.source, stage.root))
     begun_ms = now_ms()
+    fence = fence_of(stage.source, stage.root, list_live(stage.source, stage.root))
     name = snapshot_name(run.run_id, table)
     take_snapshot(run, name, table)
     complete_ms = now_ms()

@@ -13,7 +13,7 @@ from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.retention import DAY_MS, KeptLog, expired, too_large, unneeded
 from walferry.replay.keeping.by_copies import Stage
 from walferry.replay.keeping.objects import drop_snapshot
-from walferry.run.notes.kept_moments import note_folder_bytes, troubles_of
+from walferry.run.notes.kept_moments import bases_in_use, note_folder_bytes, troubles_of
 from walferry.wal.files import parse_wal_name
 from walferry.wal.pieces import folder_of
 
@@ -29,11 +29,14 @@ def let_go(run: KeepRun, stage: Stage, copied: BasesInFolder) -> None:
     names = {file.name for file in closed}
     logs = [*closed, *(file for file in ends if file.name not in names)]
     gone = {table: trouble.since_ms for table, trouble in troubles_of(run.ledger).items() if trouble.gone}
-    over = expired(bases, gone, now_ms() - round(run.spec.keep_days * DAY_MS))
+    used = bases_in_use(run.ledger)
+    over = [base for base in expired(bases, gone, now_ms() - round(run.spec.keep_days * DAY_MS))
+            if base.snapshot not in used]  # fmt: skip
     left = [base for base in bases if base not in over]
     early = []
     if run.spec.keep_bytes is not None:
         early = too_large(left, logs, copied.alone(left), run.spec.keep_bytes)
+        early = [base for base in early if base.snapshot not in used]
         _warn(run, early)
         left = [base for base in left if base not in early]
     for base in [*over, *early]:

@@ -237,7 +237,9 @@ def _found(run: Run, task: RowTask, indexes: Sequence[FileIndex], own: int, plan
             edits[key] = merge(edits.get(key), more)
     mine = {key: found for key, found in edits.items() if found.cells}
     # With accepted damage a file ends early, so the order of its edits proves nothing.
-    candidates = {} if task.cut_off else {key: found for key, found in mine.items() if found.settled < found.lowest}
+    # Groups are applied by write time alone.
+    by_row = bool(task.cut_off) or task.window.numbers is not None
+    candidates = {} if by_row else {key: found for key, found in mine.items() if found.settled < found.lowest}
     still = _open_since(run, candidates)
     reports = [index.report for index in indexes[:own]]
     standing = frozenset(region for _, region in still)
@@ -265,7 +267,8 @@ def concerns(refusal: Refusal, task: RowTask) -> bool:
     """Whether a refusal belongs to the window and was not released."""
     if refusal.kind is RefusalKind.DAMAGE:
         return refusal.file not in task.cut_off
-    return task.window.times.has(refusal.write_time) and (refusal.file, refusal.start) not in task.skipped
+    inside = task.window.has(refusal.region, refusal.sequence_number, refusal.write_time)
+    return inside and (refusal.file, refusal.start) not in task.skipped
 
 
 def _cut(task: RowTask, found: Found, indexes: Sequence[FileIndex]) -> list[Piece]:

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from walferry.clock import now_ms
 from walferry.ledger import RunLedger
 
-_ENDS, _LOST, _TROUBLE, _FOLDER = "ends of open logs", "lost end", "no base", "folder of the moments"
+_ENDS, _LOST, _TROUBLE = "ends of open logs", "lost end", "no base"
+_FOLDER, _GIVEN = "folder of the moments", "base of the restore"
 LOSS_SECONDS = 60.0
 """a loss of the source that costs more than this is too much, or three times `tail_seconds` if that is longer"""
 
@@ -95,6 +96,24 @@ def end_trouble(ledger: RunLedger, table: str) -> None:
 def troubles_of(ledger: RunLedger) -> dict[str, Trouble]:
     """Why tables have no new base, by table."""
     return {table: Trouble.model_validate(facts) for table, (facts, _) in ledger.notes.named(_TROUBLE).items()}
+
+
+def note_base_of_restore(ledger: RunLedger, keeper: str, snapshot: str) -> None:
+    """Record the base from which a restore (`ledger`) begins, and the id of the run that keeps it."""
+    ledger.notes.keep(_GIVEN, {"keeper": keeper, "snapshot": snapshot})
+
+
+def base_of_restore(ledger: RunLedger) -> tuple[str, str] | None:
+    """What `note_base_of_restore` has recorded."""
+    found = ledger.notes.get(_GIVEN)
+    return None if found is None else (found["keeper"], found["snapshot"])
+
+
+def bases_in_use(ledger: RunLedger) -> set[str]:
+    """The bases of a run of kind `keep` from which unfinished restores begin, by their snapshots."""
+    restores = [run for run in ledger.whole.runs() if (run.kind, run.state) == ("restore", "running")]
+    given = [base_of_restore(ledger.whole.of(run.run_id)) for run in restores]
+    return {found[1] for found in given if found is not None and found[0] == ledger.run_id}
 
 
 def note_folder_bytes(ledger: RunLedger, size: int) -> None:

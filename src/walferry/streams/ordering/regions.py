@@ -8,20 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-import numpy as np
-import numpy.typing as npt
-from google.protobuf.message import DecodeError
-
+from walferry.apply.region_events import Origin
 from walferry.errors import TransientError
-from walferry.formats.cells import cells_to_arrow, index_cells
-from walferry.formats.markers import Marker
-from walferry.formats.proto import hbase_pb2 as pb
-from walferry.formats.wal import EntryBatch
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.streams.ordering.order import Asked
-from walferry.streams.ordering.stays import Origin
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +21,6 @@ SERVERS_AT_ONCE = 4
 
 Rows = tuple[bytes, bytes]
 """a range of rows: [start, end), where an empty end is that of the table"""
-
-
-def origins(batch: EntryBatch, picked: npt.NDArray[np.intp]) -> dict[str, Origin]:
-    """The origins of the regions whose openings are among these entries, by encoded name."""
-    found = {}
-    for entry in picked[batch.marker[picked] == Marker.REGION_OPEN].tolist():
-        cell = cells_to_arrow(index_cells(batch.buffer[batch.cells_start[entry] : batch.end[entry]]))
-        with suppress(DecodeError, ValueError):
-            opened = pb.RegionEventDescriptor.FromString(cell["value"][0].as_py())
-            table, region = batch.table_and_region(entry)
-            start, _, rest = opened.region_name.removeprefix(f"{table},".encode()).rpartition(b",")
-            found[region] = Origin(start, int(rest.partition(b".")[0]))
-    return found
 
 
 class KnownRegions:

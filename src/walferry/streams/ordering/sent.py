@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from walferry.apply.region_events import Origin
 from walferry.errors import WalferryError
-from walferry.streams.ordering.stays import LogPlace, Origin
+from walferry.streams.ordering.stays import LogPlace
 from walferry.wal.offsets import GroupPosition
 
 _GROUP, _REGION, _TABLE, _STREAM = "group ", "region ", "table ", "stream"

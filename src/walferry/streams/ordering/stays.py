@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from walferry.apply.region_events import Origin
 from walferry.formats.wal import EntryBatch
 
 NEVER = -1
@@ -21,15 +22,6 @@ class LogPlace(NamedTuple):
 
     number: int
     offset: int
-
-
-class Origin(NamedTuple):
-    """What a region's name says."""
-
-    start: bytes
-    """its first row"""
-    region_id: int
-    """RegionInfo.region_id: when it was made, in ms; greater than those of the regions that had its rows before"""
 
 
 BEFORE = Origin(b"", -1)

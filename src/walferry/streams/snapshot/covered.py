@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from walferry.apply.region_events import family_of, region_events
+from walferry.apply.region_events import Origin, family_of, region_events
 from walferry.errors import WalferryError
 from walferry.formats.wal import EntryBatch
-from walferry.streams.ordering.stays import Origin, Taken
+from walferry.streams.ordering.stays import Taken
 from walferry.streams.snapshot.records import RegionRows
 
 Part = tuple[Taken, tuple[bytes, ...] | None]

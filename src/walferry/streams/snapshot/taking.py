@@ -12,7 +12,8 @@ from walferry.errors import UsageError, WalferryError
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.replay.keeping.objects import take_snapshot
 from walferry.run.run import LogRun
-from walferry.snapshots.manifest import SnapshotRegion, StoreFile, read_info, read_manifest, snapshot_regions
+from walferry.snapshots.flushed import flushed
+from walferry.snapshots.manifest import SnapshotRegion, read_info, read_manifest, snapshot_regions
 from walferry.snapshots.readable import why_unreadable
 from walferry.storage import FileSystem
 from walferry.streams.ordering.sent import RegionSent
@@ -86,20 +87,12 @@ def snapshot_table(run: LogRun, name: str) -> TableDescriptor:
 def _rows(
     files: FileSystem, region: SnapshotRegion, table: str, families: list[bytes], before: RegionSent | None
 ) -> RegionRows:
+    found = flushed(files, region)
     sent = NEVER if before is None else before.number
     numbers = dict.fromkeys(families, max(0, sent))  # what was sent was acknowledged before, so the snapshot has it
-    loaded = set[str]()
-    for file in region.files:
-        number = file.highest_number(file.open(files))
-        if number is None:
-            loaded.add(_plain_name(file))
-        else:
-            numbers[file.family] = max(numbers.get(file.family, 0), number)
+    for family, number in found.numbers.items():
+        numbers[family] = max(numbers.get(family, 0), number)
     return RegionRows(
-        table, region.start, region.region_id, numbers, frozenset(loaded),
+        table, region.start, region.region_id, numbers, found.loaded,
         0 if before is None else before.incarnation, region.start if region.files else None,
     )  # fmt: skip
-
-
-def _plain_name(file: StoreFile) -> str:
-    return file.paths[0].rpartition("/")[2]

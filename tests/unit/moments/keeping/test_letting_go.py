@@ -18,7 +18,7 @@ from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.letting_go import let_go
 from walferry.replay.keeping import by_copies
 from walferry.replay.keeping.by_copies import stage_of
-from walferry.run.notes.kept_moments import folder_bytes, note_trouble
+from walferry.run.notes.kept_moments import folder_bytes, note_base_of_restore, note_trouble
 
 
 def go(run: KeepRun) -> None:
@@ -47,6 +47,20 @@ def files(run: KeepRun, table: str) -> set[str]:
 
 def logs(run: KeepRun) -> set[str]:
     return {path.name for path in folder(run).iterdir() if path.is_file()}
+
+
+def test_a_base_from_which_a_restore_begins_stays_until_that_has_ended(run: KeepRun) -> None:
+    two_bases(run)
+    oldest, whole = run.ledger.bases.there("a")[0], run.ledger.whole
+    restore = whole.of(
+        whole.open_run("restore_x", "me", {"name": "restore_x", "tables": ["a"]}, "me", "restore").run_id
+    )
+    note_base_of_restore(restore, run.run_id, oldest.snapshot)
+    go(with_spec(run, keep_days=1e-9))
+    assert oldest in run.ledger.bases.there("a")
+    restore.end("done", "me", "")
+    go(with_spec(run, keep_days=1e-9))
+    assert oldest not in run.ledger.bases.there("a")
 
 
 def test_a_base_that_is_no_longer_needed_goes_with_its_files_its_snapshot_and_the_log_before_the_next_one(

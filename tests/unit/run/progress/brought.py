@@ -56,6 +56,14 @@ def follow(run: RunLedger, lag_seconds: float) -> None:
     end_round(run, lag_seconds)
 
 
+def be_exposed(run: RunLedger) -> None:
+    """A run of kind `keep` whose copies are five minutes old."""
+    finish(run, "plan", "protect")
+    now = clock.now_ms()
+    note_ends(run, CopiedEnds(covered_ms=now - 300_000, at_ms=now, files=1, bytes=1))
+    work_on(run, "keep")
+
+
 def brought_to(run: RunLedger, name: StateName) -> State:
     """The state of the run after it was brought to the state of that name."""
     match name:
@@ -109,10 +117,7 @@ def brought_to(run: RunLedger, name: StateName) -> State:
             finish(run, "plan")
             run.phases.start("protect")  # and nobody works on it
         case "exposed":
-            finish(run, "plan", "protect")
-            now = clock.now_ms()
-            note_ends(run, CopiedEnds(covered_ms=now - 300_000, at_ms=now, files=1, bytes=1))
-            work_on(run, "keep")
+            be_exposed(run)
         case "differing":
             finish(run, "pass")
             one_pass(run, differs(b"a"))

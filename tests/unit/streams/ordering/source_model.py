@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from walferry.apply.region_events import Origin
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.streams.ordering.order import RegionOrder
-from walferry.streams.ordering.stays import NEVER, LogPlace, Opened, Origin, Taken
+from walferry.streams.ordering.stays import NEVER, LogPlace, Opened, Taken
 from walferry.streams.snapshot.covered import Covered
 from walferry.streams.snapshot.records import RegionRows
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from walferry.apply.region_events import origins
 from walferry.formats.markers import Marker
 from walferry.formats.wal import WalReader
-from walferry.streams.ordering.regions import origins
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "wal"
 

@@ -6,7 +6,8 @@ import pytest
 
 from unit.streams.message.naive_messages import Cell, Entry
 from unit.streams.test_sending import Recorder, bulk_load, put, sent, taken
-from walferry.streams.ordering.stays import Opened, Origin, Taken
+from walferry.apply.region_events import Origin
+from walferry.streams.ordering.stays import Opened, Taken
 from walferry.streams.snapshot.covered import Covered, UnknownRegionError
 from walferry.streams.snapshot.records import RegionRows
 
