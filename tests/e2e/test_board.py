@@ -18,6 +18,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from unit.airflow.board_ledger import EVIL, fill
+from unit.migration.filled_ledger import CLUSTER
+from unit.moments.keep_ledger import keep
+from unit.moments.keep_ledger import opened as opened_keep
 from unit.streams.stream_ledger import follow as follow_stream
 from unit.streams.stream_ledger import opened as opened_stream
 from walferry.embedded.airflow import USERNAME
@@ -42,7 +45,15 @@ def book(environment: Environment) -> Iterator[Ledger]:
         fill(ledger)
         stream = opened_stream(ledger)
         follow_stream(stream, 1)
-        with beating(ledger.of("orders-1"), "replay", "test"), beating(stream, "stream", "test"):
+        kept = opened_keep(ledger)
+        keep(kept, 1)
+        clusters = {"source": CLUSTER, "target": CLUSTER}
+        spec = {"name": "restored", **clusters, "tables": [{"source": "orders", "target": "orders_before"}]}
+        ledger.open_run("restored", "tester", spec, "tester", "restore")
+        with (
+            beating(ledger.of("orders-1"), "replay", "test"), beating(stream, "stream", "test"),
+            beating(kept, "keep", "test"),
+        ):  # fmt: skip
             yield ledger
 
 
@@ -249,6 +260,26 @@ def test_a_stream_shows_topics_lag_and_rate_and_nothing_of_a_migration(page: Pag
     expect(page.locator("#cutover")).to_be_hidden()
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
     picture(page, "stream")
+
+
+def test_a_run_that_keeps_moments_shows_what_a_loss_costs_and_nothing_of_a_migration(
+    page: Page, environment: Environment
+) -> None:
+    page.goto(f"{environment.airflow.url}/walferry/runs/moments-1")
+    expect(page.locator("#tables-rows tr")).to_have_count(2, timeout=LIVE_MS)
+    expect(page.locator("#tiles")).to_contain_text("of changes, if it were lost now")
+    expect(page.locator("#alarms")).to_be_empty()
+    expect(page.locator("#coverage")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    picture(page, "keep")
+
+
+def test_a_restore_shows_its_new_table(page: Page, environment: Environment) -> None:
+    page.goto(f"{environment.airflow.url}/walferry/runs/restored-1")
+    expect(page.locator("#tables-rows tr")).to_contain_text("orders_before", timeout=LIVE_MS)
+    expect(page.locator("#tiles")).to_contain_text("Done")
+    expect(page.locator("#tiles")).not_to_contain_text("Lag")
+    picture(page, "restore")
 
 
 def test_the_login_leads_back_to_a_page_that_knows_no_such_run(

@@ -178,7 +178,7 @@ def test_a_stream_has_a_status_and_a_report_of_its_own(tmp_path: Path) -> None:
         brought_to(opened(book, "cli kim"), "following")
     lines = walferry(tmp_path, "status", "changes").stdout.splitlines()
     assert lines[0].startswith("changes-1: stream: Sent: 70, ")
-    assert lines[1].startswith("following: changes are sent to Kafka: lag ")
+    assert lines[1].startswith("following: changes are sent: lag ")
     assert lines[2] == "next step: none: the stream goes on until `walferry abort changes --reason …`"
     assert lines[3].startswith("the log is kept by peer walferry_changes_1: 2 files, ")
     assert len(lines) == 4

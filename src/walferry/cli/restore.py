@@ -9,7 +9,7 @@ import typer
 
 from walferry.amounts import amount
 from walferry.cli.options import AsJson, DryRun, LedgerUrl, existing, owner, print_json, require_idle_name
-from walferry.clock import now_ms
+from walferry.clock import iso, now_ms
 from walferry.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def restore(
     Restore several tables side by side with a command for each. Exit 3: the log up to the moment is not complete yet;
     exit 5: the new table is not what base and log say; exit 6: part of the log no longer exists.
     """
-    from walferry.moments.restoring.restore import examine, require_whole
+    from walferry.moments.restoring.restore import examine, require_past, require_whole
     from walferry.moments.restoring.restore_run import RestoreRun, chosen, open_restore, planned
     from walferry.run.given_spec import environment_connection
 
@@ -51,6 +51,8 @@ def restore(
                 require_whole(run, facts["missing"])
             return
         require_idle_name(book, record.name)
+        with RestoreRun(book, record, given=kept) as run:
+            require_past(run)
         go_on_restoring(book, open_restore(book, record, kept, owner()), as_json)
 
 
@@ -69,22 +71,20 @@ def moment_ms(text: str) -> int:
 
 def go_on_restoring(book: Ledger, run_id: str, as_json: bool = False) -> None:
     """Do the phases of a restore that are not done, and say what came of it."""
+    from walferry.moments.restoring.restore import outcome
     from walferry.moments.restoring.restore import restore as do
     from walferry.moments.restoring.restore_run import RestoreRun
     from walferry.spark.session import opened_once
 
     with RestoreRun(book, run_id) as run:
         do(run, opened_once(run_id))
-        base, end, verified = run.kept[1], run.done("end"), run.done("verify")
-        facts = {"run": run_id, "table": run.table, "new_table": run.new_table, "base": base.snapshot}
+        base, end, verified = run.done("plan")["base"], run.done("end"), run.done("verify")
+        facts = {"run": run_id, "at": iso(run.at_ms), "table": run.table, "new_table": run.new_table, "base": base}
+        made = outcome(run)
     if as_json:
         print_json({**facts, "regions": len(end["regions"]), "doubts": end["doubts"], **verified})
         return
-    print(
-        f"{run_id}: {facts['new_table']} is {facts['table']} at that moment, from base {facts['base']} and "
-        f"{amount(len(end['files']), 'log file')}: {amount(verified['rows'], 'row')}, "
-        f"{amount(verified['cells'], 'cell')}, digest {verified['digest']}"
-    )
+    print(f"{run_id}: {made}; from base {base} and {amount(len(end['files']), 'log file')}")
     for doubt in end["doubts"]:
         print(f"doubtful: {doubt}")
 

@@ -160,7 +160,7 @@ def render(report: Report) -> str:
     for phase in report.phases:
         name = f"{phase.phase} {phase.subject}".strip()
         lines.append(f"{name:<30} {phase.state:<9} {phase.seconds:>7}  {phase.attempts:>8}")
-    lines += ["", *(_applied(report) if report.kind != "keep" else [])]  # which applies nothing
+    lines += ["", *(_applied(report) if report.kind not in ("keep", "restore") else [])]  # which follow no log
     lines += [
         f"Ledger: {report.ledger}",
         f"Audit head: {report.audit_head.sequence} {report.audit_head.hash}",

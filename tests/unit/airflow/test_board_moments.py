@@ -13,7 +13,7 @@ from unit.moments.keep_ledger import STATES, TABLES, brought_to, opened
 from walferry.airflow.board.app import create_app
 from walferry.airflow.board.data import overview, run_page
 from walferry.airflow.board.ledger_cache import LedgerCache
-from walferry.ledger import Ledger
+from walferry.ledger import Ledger, LogPosition
 from walferry.run.notes.kept_moments import note_trouble
 from walferry.run.progress.states import StateName
 
@@ -58,6 +58,15 @@ def test_a_table_without_a_new_base_and_a_loss_beside_another_state_are_alarms(b
     book.set_paused(run.run_id, True, "kim")
     told = [alarm["text"] for alarm in run_page(book, book.run(run.run_id))["alarms"]]
     assert told[0].startswith("A loss of the source now would cost 5 min")
+
+
+def test_logs_that_are_only_kept_are_no_gap(book: Ledger) -> None:
+    run = opened(book)
+    run.log.set_fence("start", [LogPosition("g", "g.10", 10, 0)])
+    brought_to(run, "following")
+    facts = run_page(book, run.record)
+    assert (facts["gaps"]["files"], facts["alarms"]) == (0, [])
+    assert overview(book)["runs"]["rows"][0]["gaps"] == 0
 
 
 def test_the_page_has_no_section_that_such_a_run_has_nothing_for(book: Ledger) -> None:

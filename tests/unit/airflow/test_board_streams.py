@@ -86,6 +86,6 @@ def test_the_pages_text_is_that_of_a_stream(book: Ledger) -> None:
     body = re.sub(r"<[^>]*>", "", page.partition("<main")[2])
     for word in ("Target", "Comparison by region", "applied", "replay", "verified"):
         assert word not in body, word
-    assert "sent to Kafka" in body
+    assert "sealed: waits to be sent" in body
     report = client.get("/runs/changes-1/report").text
     assert "orders -> topic default.orders" in report

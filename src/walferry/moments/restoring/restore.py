@@ -70,7 +70,7 @@ WORK: Mapping[str, Callable[[RestoreRun, Spark], object]] = {
     "clone": lambda run, spark: copying.clone(run, run.table),
     "apply": lambda run, spark: apply_log(run, spark),
     "verify": lambda run, spark: verify(run, spark),
-    "release": lambda run, spark: protect.finish(run, f"{run.table} as of {iso(run.at_ms)} is {run.new_table}"),
+    "release": lambda run, spark: protect.finish(run, outcome(run)),
 }
 """The function of each phase of a restore (`run.phases`). All are idempotent."""
 
@@ -88,14 +88,7 @@ def examine(run: RestoreRun) -> dict[str, Any]:
     Raises MomentAheadError before the log up to the moment is complete, and UsageError for what cannot be restored.
     """
     keeper, base = run.kept
-    complete_at_ms = run.at_ms + run.log_times.clock_skew_ms
-    if run.at_ms > now_ms():
-        raise UsageError(f"{iso(run.at_ms)} is in the future: give a moment that has passed", at_ms=run.at_ms)
-    if (wait_ms := complete_at_ms - now_ms()) > 0:
-        raise MomentAheadError(
-            f"the log up to {iso(run.at_ms)} will be complete at {iso(complete_at_ms)}, in {wait_ms / 1000:.0f} s: "
-            "run it again then", complete_at_ms=complete_at_ms,
-        )  # fmt: skip
+    require_past(run)
     if ("table", run.new_table) not in {(o.kind, o.name) for o in run.ledger.objects.all()} and run.target.table_exists(
         run.new_table
     ):
@@ -120,6 +113,19 @@ def examine(run: RestoreRun) -> dict[str, Any]:
     }
 
 
+def require_past(run: RestoreRun) -> None:
+    """Raise MomentAheadError before the log up to the moment is complete, and UsageError for a moment to come."""
+    complete_at_ms = run.at_ms + run.log_times.clock_skew_ms
+    if run.at_ms > now_ms():
+        raise UsageError(f"{iso(run.at_ms)} is in the future: give a moment that has passed", at_ms=run.at_ms)
+    if (wait_ms := complete_at_ms - now_ms()) > 0:
+        raise MomentAheadError(
+            f"the log up to {iso(run.at_ms)} will be complete at {iso(complete_at_ms)}, in {wait_ms / 1000:.0f} s: "
+            "run it again then",
+            complete_at_ms=complete_at_ms,
+        )  # fmt: skip
+
+
 def plan(run: RestoreRun) -> dict[str, Any]:
     """The phase `plan`: `examine`, and refuse to begin without the whole log. Raises GapError for a missing log. The
     run has then failed, as after any error that does not pass by itself."""
@@ -130,6 +136,15 @@ def plan(run: RestoreRun) -> dict[str, Any]:
         return facts
 
     return _once(run, "plan", work)
+
+
+def outcome(run: RestoreRun) -> str:
+    """What a restore that was verified has made, for people."""
+    made = run.done("verify")
+    return (
+        f"{run.new_table} is {run.table} as of {iso(run.at_ms)}: {amount(made['rows'], 'row')}, "
+        f"{amount(made['cells'], 'cell')}, digest {made['digest']}"
+    )
 
 
 def require_whole(run: RestoreRun, missing: Sequence[str]) -> None:
@@ -316,7 +331,7 @@ def apply_log(run: RestoreRun, spark: Spark) -> dict[str, Any]:
                 raise RefusedEditsError(
                     f"{run.new_table} refuses {amount(len(done.refusals), 'edit')}, the first: "
                     f"{done.refusals[0].reason}. If its schema was changed since the base, change {run.new_table} in "
-                    f"the same way, then `walferry resume {run.record.name}`",
+                    f"the same way, then give the command again",
                     table=run.new_table, items=[],
                 )  # fmt: skip
             run.ledger.log.set_ranges(done.ranges, also=run.ledger.batches.end(done.lease_check))

@@ -169,8 +169,8 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
     repeated.
 
     `spark` opens the session, which takes a while. So it is called only once the window is complete, and in parallel
-    with the work before the first job. A small window (`window_pieces.is_small`) without edits to sort needs no
-    session.
+    with the work before the first job. A small window (`window_pieces.is_small`) needs no session,
+    unless edits of other times have to be ranked.
 
     Raises WindowOpenError before the window is complete, GapError that names what is missing from the log, UsageError
     when the edits cannot be applied to the target tables, RefusedEditsError when edits were quarantined. LeaseHeldError

@@ -129,7 +129,7 @@ def apply_in_pieces(
     The batch stays in the ledger: the caller removes it when recording the result. Raises LeaseLostError, and records
     nothing more, if the leases are lost; GapError when a file has vanished.
 
-    Calls `spark` only when needed: not if the files are small and nothing has to be sorted.
+    Calls `spark` only when needed: not if the files are small, unless edits of other times have to be ranked.
     """
     session = None if is_small(task.files, task.route.limits.here_bytes) else spark()
     lease_check = lease_check_of(run, task.route)
@@ -293,10 +293,10 @@ def _apply_rows(
     left = unfinished(pieces)
     if not left:
         return shown_earlier(pieces, _RowsDone)
-    session = spark()
+    session = None if not task.ranked and is_small(task.files, task.route.limits.here_bytes) else spark()
     task = replace(
         task,
-        route=shared_by_workers(run, task.route, session),
+        route=task.route if session is None else shared_by_workers(run, task.route, session),
         window=replace(task.window, by_group=found.standing),
         borders=borders_between(ranges_of(pieces)),
         pieces=left,

@@ -60,7 +60,7 @@ def _streaming(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -
     measured = f"lag {lag.seconds:.0f} s" if lag.seconds is not None else lag.unknown
     name: StateName = "following" if caught_up(ledger) else "catching up"
     rows = sends_rows(ledger)
-    cause = f"changes are sent to Kafka: {measured}"
+    cause = f"changes are sent: {measured}"
     return state_at(name, f"{cause}; {rows}" if rows else cause, stream, run)
 
 

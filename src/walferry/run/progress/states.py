@@ -137,18 +137,18 @@ STATES: Mapping[StateName, Kind] = {
 OF_STREAMS: Mapping[StateName, Kind] = {
     "catching up": Kind(
         "blue",
-        "changes are sent to Kafka, and the lag is above `max_lag` or not measured yet",
-        "wait; if the lag keeps growing, look whether Kafka or the source is slow, or divide the tables among several "
-        "streams",
+        "changes are sent, and the lag is above `max_lag` or not measured yet",
+        "wait; if the lag keeps growing, look whether its destination or the source is slow, or divide the tables "
+        "among several streams",
     ),
     "following": Kind(
         "blue",
-        "changes are sent to Kafka within `max_lag`",
+        "changes are sent within `max_lag`",
         "none: the stream goes on until `walferry abort NAME --reason …`",
     ),
     "paused": Kind(
         "violet",
-        "an operator paused the run; nothing is sent to Kafka, and the source's log is kept",
+        "an operator paused the run; nothing is sent, and the source's log is kept",
         "`walferry resume NAME`",
     ),
     "held": Kind(

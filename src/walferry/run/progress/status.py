@@ -168,6 +168,9 @@ def status_line(now: Status) -> str:
             f"{now.phase}: Bases: {now.moments.bases}; Folder: {size}; Time: {now.elapsed_seconds:.0f}s; "
             f"State: {now.state}; Loss: {loss}"
         )
+    if now.kind == "restore":  # which follows no log
+        took = f"Time: {now.elapsed_seconds:.0f}s; State: {now.state}; ETA: {eta}"
+        return f"{now.phase}: {now.percent:.1f}%; {pieces}{took}"
     if now.kind == "stream":  # the last of its phases ends with the run
         done = f"Sent: {now.edits_applied}, {now.edits_per_second:.1f}/s"
     else:

@@ -1,4 +1,4 @@
-"""What `walferry restore` refuses before it looks at a cluster: each is one line that says what to do."""
+"""What `walferry restore` refuses before it looks at a cluster, each in one line, and what is said of a restore."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from unit.moments.keep_ledger import keep, opened
+from unit.run.progress.brought import finish
 from unit.test_cli import walferry
 from walferry.clock import iso, now_ms
 from walferry.ledger import Ledger, RunLedger
+from walferry.moments.restoring.restore_run import open_restore, planned
 
 
 @pytest.fixture
@@ -60,3 +62,17 @@ def test_names_that_cannot_be_used(run: RunLedger, tmp_path: Path) -> None:
     assert said(tmp_path, "orders", now, "a:b:c").startswith("error: restore orders as a:b:c: ")
     assert said(tmp_path, "orders", now, "new", "--base", "gone").startswith("error: orders has no base gone, only ")
     assert said(tmp_path, "orders", now, "new", "--to", "nowhere").startswith("error: connection nowhere is not known")
+
+
+def test_status_and_report_leave_out_what_a_restore_never_does(run: RunLedger, tmp_path: Path) -> None:
+    keep(run, 1)
+    book = run.whole
+    record = planned(book, "orders", now_ms(), "orders_before", ("moments-1", run.bases.there("orders")[0]))
+    run_id = open_restore(book, record, ("moments-1", run.bases.there("orders")[0]), "cli me")
+    finish(book.of(run_id), "plan", "end")
+    status = walferry(tmp_path, "status", record.name).stdout.splitlines()[0]
+    assert status.startswith(f"{run_id}: end: ")
+    report = walferry(tmp_path, "report", record.name, "--reports", str(tmp_path)).stdout
+    for text in (status, report):
+        for left_out in ("Applied", "Lag", "lag", "Backlog", "gaps", "writes"):
+            assert left_out not in text

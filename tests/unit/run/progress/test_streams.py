@@ -65,7 +65,7 @@ def test_the_status_has_lag_rate_and_what_keeps_the_log(book: Ledger) -> None:
     assert now.log is not None
     assert now.log.kept_bytes == 5_000
     assert "stream: Sent: 70, 7.0/s; Backlog: 0.0MB and 1 open log; " in status_line(now)
-    assert state_of(run).cause == "changes are sent to Kafka: lag 1 s"
+    assert state_of(run).cause == "changes are sent: lag 1 s"
 
 
 def test_what_the_stream_waits_for_is_said(book: Ledger) -> None:
@@ -73,7 +73,7 @@ def test_what_the_stream_waits_for_is_said(book: Ledger) -> None:
     follow(run, 300)
     begin_wait(run, "to try again, since Kafka does not answer", 30)
     assert state_of(run).cause.startswith(
-        "changes are sent to Kafka: lag 300 s; it waits to try again, since Kafka does not answer"
+        "changes are sent: lag 300 s; it waits to try again, since Kafka does not answer"
     )
 
 

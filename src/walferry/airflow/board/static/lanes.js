@@ -74,7 +74,7 @@ export function lanes(list) {
 
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -Infinity], End: [0, Infinity] };
 
-body.addEventListener("keydown", (event) => {
+body?.addEventListener("keydown", (event) => {
   const block = event.target.closest(".block");
   const step = STEPS[event.key];
   if (!block || !step) return;

@@ -5,12 +5,13 @@ const PAUSE_MS = 2000;
 const byId = (id) => document.getElementById(id);
 const root = document.body.dataset.root;
 
-// Whether the page is that of a stream, or of a run that keeps moments: neither has a target, an end or a comparison.
+// Whether the page is that of a stream, of a run that keeps moments, or of one that restores one.
 const kind = document.querySelector("h1")?.dataset.kind;
 const streams = kind === "stream";
 const keeps = kind === "keep";
+const restores = kind === "restore";
 
-export { byId, keeps, streams };
+export { byId, keeps, restores, streams };
 
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

@@ -2,7 +2,7 @@
 import { charts } from "./charts.js";
 import { lanes } from "./lanes.js";
 import { passes } from "./passes.js";
-import { answer, bytes, byId, count, duration, fill, keeps, live, pager, pages, prose, say, show, stateBadge, streams, time } from "./live.js";
+import { answer, bytes, byId, count, duration, fill, keeps, live, pager, pages, prose, restores, say, show, stateBadge, streams, time } from "./live.js";
 
 const { run, repair } = document.querySelector("h1").dataset;
 const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit", "passes"];
@@ -35,12 +35,21 @@ function momentTiles(r) {
   ];
 }
 
+// Those of a run that restores a table to a moment.
+function restoreTiles(r) {
+  return [
+    ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
+    ["Done", `${r.percent.toFixed(0)} %`],
+    ["Time taken", duration(r.elapsed_seconds)],
+  ];
+}
+
 function tiles(facts) {
   const { run: r } = facts;
   const lost = facts.gaps.files;
   const held = facts.quarantine.held;
   const exposed = r.log !== null && r.log.time_to_loss_seconds !== null;
-  const list = keeps ? momentTiles(r) : [
+  const list = keeps ? momentTiles(r) : restores ? restoreTiles(r) : [
     ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
     ...(streams ? [] : [["Done", `${r.percent.toFixed(0)} %`]]),
     [streams ? "Edits sent" : "Edits applied", count(r.edits_applied), "", r.ended ? "" : `${rate(r.edits_per_second)} a second`],
@@ -145,6 +154,7 @@ function tables(facts) {
     const word = (state) => (streams && state === "applied" ? "sent" : state);
     const states = Object.entries(t.log).filter(([, n]) => n).map(([state, n]) => `${bytes(n)} ${word(state)}`);
     if (keeps) return [t.source, t.since_ms ? time(t.since_ms) : "no base yet"];
+    if (restores) return [t.source, t.target, step(Object.entries(t.steps)), { kind: "long", class: "long", text: t.errors.join("; ") }];
     if (streams) return [t.source, t.topic ?? "not planned yet", { kind: "lines", list: states.length ? states : ["nothing yet"] }];
     return [
       t.source,
@@ -278,7 +288,7 @@ live(path, (facts) => {
   passes(facts.passes);
   phases(facts);
   tables(facts);
-  if (!keeps) {
+  if (!keeps && !restores) {
     lanes(facts.lanes);
     pager("lanes", facts.lanes);
     gaps(facts.gaps);
