@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from airflow.sdk import Param
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from pydantic import BaseModel
 
 from walferry.airflow.notifiers import WalferryNotifier
-from walferry.errors import UsageError
+from walferry.airflow.operators import ACTOR, final_errors
+from walferry.errors import UsageError, WalferryError
+from walferry.ledger import Ledger
+from walferry.process import open_ledger
+from walferry.run.run import LogRun, RunEndedError
 from walferry.run.spec import Cluster, Spec, TimeWindow, unknown_key
 from walferry.streams.kafka.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+AnyRun = TypeVar("AnyRun", bound=LogRun)
 
 TASK_DEFAULTS: dict[str, Any] = {
     "retries": 3,
@@ -50,6 +60,38 @@ def spec_params(
             value, fields = _may_stay_empty(fields, value, else_variable)
         params[key] = Param(value, **fields)
     return params
+
+
+@contextmanager
+def owned_step(run_id: str, owner: str, opened: Callable[[Ledger], AnyRun]) -> Iterator[AnyRun]:
+    """Open a run for a task of the DAG run that owns it; errors are handled as in `final_errors`.
+
+    A task is skipped if its run was aborted, or if another DAG run goes on with it.
+    """
+    with final_errors(), open_ledger(actor=ACTOR) as ledger, opened(ledger) as run:
+        if run.record.owner != owner:
+            raise AirflowSkipException(f"{run_id} belongs to {run.record.owner}, which goes on with it")
+        try:
+            yield run
+        except WalferryError:
+            if (record := run.ledger.record).state == "aborted":
+                raise AirflowSkipException(f"{run_id} was aborted: {record.outcome}") from None
+            raise
+
+
+def until_ended(run: AnyRun, work: Callable[[AnyRun], NoReturn], taken_over: type[WalferryError]) -> str:
+    """Work on a run that a person ends. Returns how it ended. The task is skipped, and not tried again, if `work`
+    raises `taken_over`, since another process goes on with the run."""
+    try:
+        work(run)
+    except RunEndedError:
+        record = run.ledger.record
+        if record.state != "aborted":
+            raise
+        log.info("%s was aborted: %s", run.run_id, record.outcome)
+        return record.outcome
+    except taken_over as overtaken:
+        raise AirflowSkipException(str(overtaken)) from None
 
 
 def window_params() -> dict[str, Param]:

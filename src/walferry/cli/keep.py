@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walferry.cli.options import AsJson, DryRun, LedgerUrl, owner, print_json, require_idle_name
+from walferry.cli.options import AsJson, DryRun, LedgerUrl, owner, print_json, require_idle_name, until_ended
 from walferry.clock import duration
 from walferry.process import open_ledger
 
@@ -53,14 +52,5 @@ def go_on_keeping(book: Ledger, run_id: str) -> None:
     """Do the phases of a run of kind `keep` that are not done, and keep until the run is ended."""
     from walferry.moments.keeping.keep import keep as keep_all
     from walferry.moments.keeping.keep_run import KeepRun
-    from walferry.run.heartbeat import beating
-    from walferry.run.run import RunEndedError
 
-    with KeepRun(book, run_id) as run, beating(run.ledger, "", run.actor, alone=True):
-        try:
-            keep_all(run)
-        except RunEndedError as ended:
-            print(ended, file=sys.stderr)
-        except KeyboardInterrupt:
-            print(f"interrupted; `walferry resume {run.record.name}` continues from here", file=sys.stderr)
-            raise
+    until_ended(KeepRun(book, run_id), keep_all)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from walferry.ledger import Ledger
+    from walferry.run.run import LogRun
     from walferry.run.spec import ResolvedSpec
 
 T = TypeVar("T")
+AnyRun = TypeVar("AnyRun", bound="LogRun")
 
 DEFAULT_REPORTS = Path(".run/reports")
 """same as in `settings.Places`, which is slow to import for `--help`"""
@@ -76,6 +78,21 @@ def owner() -> str:
     from walferry.ledger import user_name
 
     return f"cli {user_name()}"
+
+
+def until_ended(run: AnyRun, work: Callable[[AnyRun], object]) -> None:
+    """Work on a run in this process alone, until a person ends it."""
+    from walferry.run.heartbeat import beating
+    from walferry.run.run import RunEndedError
+
+    with run, beating(run.ledger, "", run.actor, alone=True):
+        try:
+            work(run)
+        except RunEndedError as ended:
+            print(ended, file=sys.stderr)
+        except KeyboardInterrupt:
+            print(f"interrupted; `walferry resume {run.record.name}` continues from here", file=sys.stderr)
+            raise
 
 
 def require_idle_name(book: Ledger, name: str) -> None:

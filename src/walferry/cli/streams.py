@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walferry.cli.options import AsJson, DryRun, LedgerUrl, RunName, existing, owner, print_json, require_idle_name
+from walferry.cli.options import (
+    AsJson,
+    DryRun,
+    LedgerUrl,
+    RunName,
+    existing,
+    owner,
+    print_json,
+    require_idle_name,
+    until_ended,
+)
 from walferry.process import open_ledger
 
 if TYPE_CHECKING:
@@ -76,16 +85,7 @@ def send_again(
 
 def go_on_streaming(book: Ledger, run_id: str) -> None:
     """Do the phases of a stream that are not done, and follow the log until the run is ended."""
-    from walferry.run.heartbeat import beating
-    from walferry.run.run import RunEndedError
     from walferry.streams.stream import stream as follow
     from walferry.streams.stream_run import StreamRun
 
-    with StreamRun(book, run_id) as run, beating(run.ledger, "", run.actor, alone=True):
-        try:
-            follow(run)
-        except RunEndedError as ended:
-            print(ended, file=sys.stderr)
-        except KeyboardInterrupt:
-            print(f"interrupted; `walferry resume {run.record.name}` continues from here", file=sys.stderr)
-            raise
+    until_ended(StreamRun(book, run_id), follow)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from walferry.errors import UsageError
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.client import HBaseClient
 from walferry.run.spec import Cluster, ResolvedSpec, Spec, describe_faults
 
 Connections = Callable[[str], Cluster]
+Keys = TypeVar("Keys", bound=BaseModel)
 
 
 def load_spec(path: Path) -> Spec:
@@ -47,10 +51,38 @@ def read_yaml(path: Path, otherwise: str) -> dict[str, Any]:
 def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
     """Validate the keys of a spec. Raises UsageError, which lists every fault; `origin` says where the keys were
     given."""
+    return parse_keys(Spec, content, origin=origin)
+
+
+def parse_keys(model: type[Keys], content: Mapping[str, Any], *, origin: str) -> Keys:
+    """Validate the keys of any kind of spec, as `parse_spec` does."""
     try:
-        return Spec.model_validate(content)
+        return model.model_validate(content)
     except ValidationError as error:
-        raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from error
+        raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from None
+
+
+def tables_named(wanted: Sequence[str], source: ClusterAddress) -> list[str]:
+    """The tables that are named, and those of the source that match a pattern with `*`, each once.
+
+    Raises UsageError for a pattern without a table, and the errors of the client.
+    """
+    if not any("*" in name for name in wanted):
+        return list(wanted)
+    with HBaseClient(source) as client:
+        return matching_tables(wanted, client.tables())
+
+
+def matching_tables(wanted: Sequence[str], there: Sequence[str]) -> list[str]:
+    """The tables that are named, or match a pattern with `*`, each once. Raises UsageError for a pattern without a
+    table."""
+    found: dict[str, None] = {}
+    for name in wanted:
+        matching = [table for table in there if fnmatchcase(table, name)] if "*" in name else [name]
+        if not matching:
+            raise UsageError(f"no table of the source matches {name}", pattern=name)
+        found |= dict.fromkeys(matching)
+    return list(found)
 
 
 def refuse_window(spec: Spec, origin: str) -> None:

@@ -15,7 +15,7 @@ from walferry.errors import UsageError
 from walferry.ledger import RunRecord
 from walferry.run.spec import Cluster, LogSpec, Options, ResolvedSpec, Table, describe_faults
 
-_Model = TypeVar("_Model", bound=BaseModel)
+Keys = TypeVar("Keys", bound=BaseModel)
 
 
 class _Tables(BaseModel):
@@ -32,27 +32,27 @@ class _Target(BaseModel):
 
 def spec_of(run: RunRecord) -> ResolvedSpec:
     """The whole spec. A watch has none: it has no name, target or tables."""
-    return _read(ResolvedSpec, run, run.spec)
+    return read_keys(ResolvedSpec, run, run.spec)
 
 
 def log_spec_of(run: RunRecord) -> LogSpec:
     """The part of the spec about the source's log, of any kind of run that follows one."""
-    return _read(LogSpec, run, run.spec)
+    return read_keys(LogSpec, run, run.spec)
 
 
 def options_of(run: RunRecord) -> Options:
     """The run's options; a watch has them too."""
-    return _read(Options, run, {key: run.spec[key] for key in Options.model_fields if key in run.spec})
+    return read_keys(Options, run, {key: run.spec[key] for key in Options.model_fields if key in run.spec})
 
 
 def source_of(run: RunRecord) -> Cluster | None:
     """The cluster whose log the run reads; None if none is recorded."""
-    return _read(_Source, run, run.spec).source
+    return read_keys(_Source, run, run.spec).source
 
 
 def target_of(run: RunRecord) -> Cluster | None:
     """The cluster that the run writes to; None if none is recorded, for example for a watch."""
-    return _read(_Target, run, run.spec).target
+    return read_keys(_Target, run, run.spec).target
 
 
 def source_tables(run: RunRecord) -> list[str]:
@@ -62,7 +62,8 @@ def source_tables(run: RunRecord) -> list[str]:
 
 def target_tables(run: RunRecord) -> dict[str, str]:
     """The target table of each source table, ordered by source table; both without the namespace `default`."""
-    return {pair.source: pair.target for pair in sorted(_read(_Tables, run, run.spec).tables, key=lambda p: p.source)}
+    pairs = read_keys(_Tables, run, run.spec).tables
+    return {pair.source: pair.target for pair in sorted(pairs, key=lambda pair: pair.source)}
 
 
 def topics_of(run: RunRecord) -> dict[str, str]:
@@ -78,7 +79,8 @@ def topic_of(template: str, table: str) -> str:
     return template.format(namespace=namespace or "default", table=name)
 
 
-def _read(model: type[_Model], run: RunRecord, keys: Mapping[str, Any]) -> _Model:
+def read_keys(model: type[Keys], run: RunRecord, keys: Mapping[str, Any]) -> Keys:
+    """Recorded keys as the model of their kind of run. Raises UsageError, which names the run and the key."""
     try:
         return model.model_validate(keys)
     except ValidationError as error:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -354,16 +353,21 @@ def require_folder(url: str) -> None:
         raise ValueError("a folder of HBase's own, which deletes unknown files there")
 
 
-def matching_tables(wanted: Sequence[str], there: Sequence[str]) -> list[str]:
-    """The tables that are named, or match a pattern with `*`, each once. Raises UsageError for a pattern without a
-    table."""
-    found: dict[str, None] = {}
-    for name in wanted:
-        matching = [table for table in there if fnmatchcase(table, name)] if "*" in name else [name]
-        if not matching:
-            raise UsageError(f"no table of the source matches {name}", pattern=name)
-        found |= dict.fromkeys(matching)
-    return list(found)
+def table_patterns(tables: Sequence[str], done: str) -> list[str]:
+    """Names of tables, or patterns with `*`, without the namespace `default`.
+
+    Raises ValueError for one that is no name, is named twice, or is a system table. `done`: what is not done with
+    those.
+    """
+    names = [name.removeprefix("default:") for name in tables]
+    for name in names:
+        if not re.fullmatch(TABLE_NAME, name.replace("*", "x")):
+            raise ValueError(f"{name!r} is not the name of a table: give ns:table")
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is named twice")
+        if name.startswith("hbase:"):
+            raise ValueError(f"system tables are not {done}: {name}")
+    return names
 
 
 class LogSpec(BaseModel):
@@ -384,6 +388,11 @@ class LogSpec(BaseModel):
         """
         address = replace(self.source.address(), rates=self.source_requests.rates())
         return address.shared_by(2 * max(1, workers))
+
+
+def address_of(source: Cluster, requests: SourceRequests) -> ClusterAddress:
+    """A source for the driver of a spec that is not recorded yet."""
+    return LogSpec(source=source, tables=[], source_requests=requests).source_address()
 
 
 class ResolvedSpec(Spec):

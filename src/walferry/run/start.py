@@ -37,6 +37,15 @@ def continue_run(ledger: Ledger, run_id: str, params: Mapping[str, Any], connect
     return hand_over(ledger, found, spec.as_recorded(), owner)
 
 
+def open_or_take_over(ledger: Ledger, name: str, spec: Mapping[str, Any], owner: str, kind: RunKind) -> str:
+    """Open a run for a spec as recorded, or give the unfinished run of that name and kind to this owner. Returns its
+    id. Raises the errors of `hand_over`."""
+    for run in ledger.runs():
+        if (run.name, run.state, run.kind) == (name, "running", kind):
+            return hand_over(ledger, run, spec, owner)
+    return ledger.open_run(name, owner, spec, owner, kind).run_id
+
+
 def hand_over(ledger: Ledger, run: RunRecord, spec: Mapping[str, Any], owner: str) -> str:
     """Give an unfinished run to an owner, with the spec as recorded. Returns its id.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from walferry.ledger import Ledger
 from walferry.run.given_spec import Connections
-from walferry.run.start import hand_over
+from walferry.run.start import open_or_take_over
 from walferry.streams.stream_spec import ResolvedStreamSpec, parse_stream_spec, resolve_stream
 
 
@@ -20,10 +20,7 @@ def start_stream(ledger: Ledger, params: Mapping[str, Any], connections: Connect
     """
     given = {key: value for key, value in params.items() if value is not None}
     spec = resolve_stream(parse_stream_spec(given, origin="params"), connections)
-    for run in ledger.runs():
-        if (run.name, run.state, run.kind) == (spec.name, "running", "stream"):
-            return hand_over(ledger, run, spec.as_recorded(), owner)
-    return open_stream(ledger, spec, owner)
+    return open_or_take_over(ledger, spec.name, spec.as_recorded(), owner, "stream")
 
 
 def open_stream(ledger: Ledger, spec: ResolvedStreamSpec, owner: str) -> str:

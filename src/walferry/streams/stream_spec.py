@@ -13,19 +13,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunRecord
-from walferry.run.given_spec import Connection, Connections, from_environment, read_yaml
-from walferry.run.recorded_spec import topic_of
+from walferry.run.given_spec import Connection, Connections, from_environment, parse_keys, read_yaml, tables_named
+from walferry.run.recorded_spec import read_keys, topic_of
 from walferry.run.spec import (
-    TABLE_NAME,
     Cluster,
-    LogSpec,
     SourceRequests,
     Throttle,
+    address_of,
     describe_faults,
-    matching_tables,
     rate,
+    table_patterns,
 )
 from walferry.streams.kafka.new_topics import Creation, positions_topic
 from walferry.streams.kafka.settings import OF_CONSUMERS, KafkaSettings, is_secret
@@ -194,15 +192,7 @@ class StreamSpec(BaseModel):
     @field_validator("tables")
     @classmethod
     def _each_once(cls, tables: list[str]) -> list[str]:
-        names = [name.removeprefix("default:") for name in tables]
-        for name in names:
-            if not re.fullmatch(TABLE_NAME, name.replace("*", "x")):
-                raise ValueError(f"{name!r} is not the name of a table: give ns:table")
-            if names.count(name) > 1:
-                raise ValueError(f"{name} is named twice")
-            if name.startswith("hbase:"):
-                raise ValueError(f"system tables are not streamed: {name}")
-        return names
+        return table_patterns(tables, "streamed")
 
     @field_validator("topic", "upsert_topic")
     @classmethod
@@ -309,7 +299,7 @@ class ResolvedStreamSpec(StreamSpec):
 
     def log_address(self) -> ClusterAddress:
         """The source for a client that examines it."""
-        return _address(self, self.source)
+        return address_of(self.source, self.source_requests)
 
     def as_recorded(self) -> dict[str, Any]:
         """Plain values for the ledger; validating them gives the same spec."""
@@ -329,10 +319,7 @@ def parse_stream_spec(content: Mapping[str, Any], *, origin: str) -> StreamSpec:
             "those of Kafka",
             origin=origin,
         )
-    try:
-        return StreamSpec.model_validate(content)
-    except ValidationError as error:
-        raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from None
+    return parse_keys(StreamSpec, content, origin=origin)
 
 
 def resolve_stream(spec: StreamSpec, connections: Connections) -> ResolvedStreamSpec:
@@ -342,27 +329,15 @@ def resolve_stream(spec: StreamSpec, connections: Connections) -> ResolvedStream
     Raises UsageError for a pattern without a table, and the errors of the client.
     """
     source = spec.source if isinstance(spec.source, Cluster) else connections(spec.source)
-    names = spec.tables
-    if any("*" in name for name in names):
-        with HBaseClient(_address(spec, source)) as client:
-            names = matching_tables(names, client.tables())
+    names = tables_named(spec.tables, address_of(source, spec.source_requests))
     max_lag = spec.max_lag + (0 if spec.parquet is None else ceil(spec.parquet.commit_seconds))
     resolved = {"source": source.model_dump(), "tables": names, "max_lag": max_lag}
     return ResolvedStreamSpec.model_validate(spec.model_dump() | resolved)
 
 
-def _address(spec: StreamSpec, source: Cluster) -> ClusterAddress:
-    return LogSpec(source=source, tables=[], source_requests=spec.source_requests).source_address()
-
-
 def recorded_stream_spec(run: RunRecord) -> ResolvedStreamSpec:
     """The spec of a stream as the ledger recorded it. Raises UsageError, which names the run and the key."""
-    try:
-        return ResolvedStreamSpec.model_validate(run.spec)
-    except ValidationError as error:
-        raise UsageError(
-            f"the spec that the ledger has of run {run.run_id} cannot be read: {describe_faults(error)}", run=run.run_id
-        ) from None
+    return read_keys(ResolvedStreamSpec, run, run.spec)
 
 
 def environment_kafka(connection_id: str) -> Connection:

@@ -9,7 +9,8 @@ import yaml
 
 from walferry.errors import UsageError
 from walferry.ledger import RunRecord
-from walferry.run.spec import Cluster, matching_tables
+from walferry.run.given_spec import matching_tables
+from walferry.run.spec import Cluster
 from walferry.streams.message.changes import Selection
 from walferry.streams.stream_spec import (
     StreamSpec,

@@ -10,27 +10,23 @@ the new DAG run goes on with it.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, get_current_context, task
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException
 
-from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
+from walferry.airflow.dag_parts import TASK_DEFAULTS, owned_step, spec_params, until_ended
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, ReportLink, add_links
 from walferry.airflow.operators import ACTOR, final_errors
-from walferry.errors import WalferryError
+from walferry.ledger import Ledger
 from walferry.moments.keeping.keep_spec import KeepSpec
 from walferry.process import open_ledger
 from walferry.run.phases import phase_of
 
 if TYPE_CHECKING:
     from walferry.moments.keeping.keep_run import KeepRun
-
-log = logging.getLogger(__name__)
 
 MOST_RUNS = 100
 """runs at once; Airflow's own limit is 16. The executor's limits apply as well"""
@@ -43,24 +39,15 @@ KEYS = (
 PARAMS = spec_params(model=KeepSpec, keys=KEYS, defaults={"name": "moments", "tables": [], "folder": ""})
 
 
-@contextmanager
-def keep_step(run_id: str) -> Iterator[KeepRun]:
-    """Open a run for a task; errors are handled as in `final_errors`.
+def keep_step(run_id: str) -> AbstractContextManager[KeepRun]:
+    """Open a run for a task; see `owned_step`."""
 
-    A task is skipped if its run was aborted, or if another DAG run goes on with it.
-    """
-    with final_errors():
+    def opened(ledger: Ledger) -> KeepRun:
         from walferry.moments.keeping.keep_run import KeepRun
 
-        with open_ledger(actor=ACTOR) as ledger, KeepRun(ledger, run_id, ACTOR) as run:
-            if run.record.owner != _owner():
-                raise AirflowSkipException(f"{run_id} belongs to {run.record.owner}, which goes on with it")
-            try:
-                yield run
-            except WalferryError:
-                if (record := run.ledger.record).state == "aborted":
-                    raise AirflowSkipException(f"{run_id} was aborted: {record.outcome}") from None
-                raise
+        return KeepRun(ledger, run_id, ACTOR)
+
+    return owned_step(run_id, _owner(), opened)
 
 
 @task
@@ -93,20 +80,9 @@ def keep(run: str) -> str:
     The task is skipped if another process goes on with the run, and not tried again.
     """
     from walferry.moments.keeping.keep import KeepTakenOverError, keep_on
-    from walferry.run.run import RunEndedError
 
     with keep_step(run) as opened:
-        try:
-            keep_on(opened)
-        except RunEndedError:
-            record = opened.ledger.record
-            if record.state != "aborted":
-                raise
-            log.info("%s was aborted: %s", run, record.outcome)
-            return record.outcome
-        except KeepTakenOverError as overtaken:
-            raise AirflowSkipException(str(overtaken)) from None
-    raise AssertionError("keep_on does not return")
+        return until_ended(opened, keep_on, KeepTakenOverError)
 
 
 def _do(run_id: str, phase: str) -> None:

@@ -10,28 +10,25 @@ tables, mark its DAG run as failed and trigger the DAG with the same name: the n
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, get_current_context, task
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException
 
-from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
+from walferry.airflow.dag_parts import TASK_DEFAULTS, owned_step, spec_params, until_ended
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.kafka import kafka_connection
 from walferry.airflow.links import BoardLink, ReportLink, add_links
 from walferry.airflow.operators import ACTOR, final_errors
-from walferry.errors import UsageError, WalferryError
+from walferry.errors import UsageError
+from walferry.ledger import Ledger
 from walferry.process import open_ledger
 from walferry.run.phases import phase_of
 from walferry.streams.stream_spec import StreamSpec
 
 if TYPE_CHECKING:
     from walferry.streams.stream_run import StreamRun
-
-log = logging.getLogger(__name__)
 
 MOST_STREAMS = 100
 """streams at once; Airflow's own limit is 16. The executor's limits apply as well"""
@@ -45,24 +42,15 @@ KEYS = (
 PARAMS = spec_params(model=StreamSpec, keys=KEYS, defaults={"name": "stream", "tables": []})
 
 
-@contextmanager
-def stream_step(run_id: str) -> Iterator[StreamRun]:
-    """Open a stream for a task; errors are handled as in `final_errors`.
+def stream_step(run_id: str) -> AbstractContextManager[StreamRun]:
+    """Open a stream for a task; see `owned_step`."""
 
-    A task is skipped if its run was aborted, or if another DAG run goes on with it.
-    """
-    with final_errors():
+    def opened(ledger: Ledger) -> StreamRun:
         from walferry.streams.stream_run import StreamRun
 
-        with open_ledger(actor=ACTOR) as ledger, StreamRun(ledger, run_id, ACTOR, kafka_connection) as run:
-            if run.record.owner != _owner():
-                raise AirflowSkipException(f"{run_id} belongs to {run.record.owner}, which goes on with it")
-            try:
-                yield run
-            except WalferryError:
-                if (record := run.ledger.record).state == "aborted":
-                    raise AirflowSkipException(f"{run_id} was aborted: {record.outcome}") from None
-                raise
+        return StreamRun(ledger, run_id, ACTOR, kafka_connection)
+
+    return owned_step(run_id, _owner(), opened)
 
 
 @task
@@ -98,22 +86,11 @@ def stream(run: str) -> str:
 
     The task is skipped if another process takes the stream over, and not tried again.
     """
-    from walferry.run.run import RunEndedError
     from walferry.streams.stream import follow
     from walferry.streams.turn import StreamTakenOverError
 
     with stream_step(run) as opened:
-        try:
-            follow(opened)
-        except RunEndedError:
-            record = opened.ledger.record
-            if record.state != "aborted":
-                raise
-            log.info("%s was aborted: %s", run, record.outcome)
-            return record.outcome
-        except StreamTakenOverError as overtaken:
-            raise AirflowSkipException(str(overtaken)) from None
-    raise AssertionError("follow does not return")
+        return until_ended(opened, follow, StreamTakenOverError)
 
 
 def _do(run_id: str, phase: str) -> None:

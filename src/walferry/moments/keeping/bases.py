@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 AGAIN_SECONDS = (10.0, 300.0)
 """a table whose base failed is tried again after so long, which doubles with each failure up to the second"""
 REGIONS_SECONDS = 60.0
-"""how often hbase:meta is asked whether a table was made anew"""
+"""how often hbase:meta is asked whether a table was created again"""
 ORPHAN_MS = HOUR_MS
 """a snapshot that is no base after this time was left by a killed process"""
 
@@ -67,7 +67,7 @@ class BaseTaker:
         return last is None or self._is_old(last) or (self._run.spec.copy_bases and last.copied_ms is None)
 
     def _is_old(self, base: Base) -> bool:
-        """Whether a base needs a successor: its time is over, its table was made anew, or log was lost since."""
+        """Whether a base needs a successor: its time is over, its table was created again, or log was lost since."""
         over = now_ms() - base.begun_ms >= self._run.spec.base_hours * HOUR_MS
         return over or base.table in self._anew or self._lost_ms > base.begun_ms
 

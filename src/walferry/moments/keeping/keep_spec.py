@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunRecord
-from walferry.run.given_spec import Connections, read_yaml
+from walferry.run.given_spec import Connections, parse_keys, read_yaml, tables_named
+from walferry.run.recorded_spec import read_keys
 from walferry.run.spec import (
-    TABLE_NAME,
     Cluster,
-    LogSpec,
     SourceRequests,
-    describe_faults,
-    matching_tables,
+    address_of,
     rate,
     require_folder,
+    table_patterns,
 )
 
 
@@ -94,15 +90,7 @@ class KeepSpec(BaseModel):
     @field_validator("tables")
     @classmethod
     def _each_once(cls, tables: list[str]) -> list[str]:
-        names = [name.removeprefix("default:") for name in tables]
-        for name in names:
-            if not re.fullmatch(TABLE_NAME, name.replace("*", "x")):
-                raise ValueError(f"{name!r} is not the name of a table: give ns:table")
-            if names.count(name) > 1:
-                raise ValueError(f"{name} is named twice")
-            if name.startswith("hbase:"):
-                raise ValueError(f"system tables are not kept: {name}")
-        return names
+        return table_patterns(tables, "kept")
 
     @field_validator("folder")
     @classmethod
@@ -124,7 +112,7 @@ class ResolvedKeepSpec(KeepSpec):
 
     def log_address(self) -> ClusterAddress:
         """The source for a client that examines it."""
-        return _address(self, self.source)
+        return address_of(self.source, self.source_requests)
 
     def as_recorded(self) -> dict[str, Any]:
         """Plain values for the ledger, with what every run that follows a log has there (`run.spec.LogSpec`)."""
@@ -138,10 +126,7 @@ def load_keep_spec(path: Path) -> KeepSpec:
 
 def parse_keep_spec(content: Mapping[str, Any], *, origin: str) -> KeepSpec:
     """Validate the keys of a spec. Raises UsageError, which lists every fault."""
-    try:
-        return KeepSpec.model_validate(content)
-    except ValidationError as error:
-        raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from None
+    return parse_keys(KeepSpec, content, origin=origin)
 
 
 def resolve_keep(spec: KeepSpec, connections: Connections) -> ResolvedKeepSpec:
@@ -150,24 +135,11 @@ def resolve_keep(spec: KeepSpec, connections: Connections) -> ResolvedKeepSpec:
     Raises UsageError for a pattern without a table, and the errors of the client.
     """
     source = spec.source if isinstance(spec.source, Cluster) else connections(spec.source)
-    names = spec.tables
-    if any("*" in name for name in names):
-        with HBaseClient(_address(spec, source)) as client:
-            names = matching_tables(names, client.tables())
+    names = tables_named(spec.tables, address_of(source, spec.source_requests))
     return ResolvedKeepSpec.model_validate(spec.model_dump() | {"source": source.model_dump(), "tables": names})
 
 
 def recorded_keep_spec(run: RunRecord) -> ResolvedKeepSpec:
     """The spec of a run as the ledger recorded it. Raises UsageError, which names the run and the key."""
-    try:
-        return ResolvedKeepSpec.model_validate(
-            {key: value for key, value in run.spec.items() if key in ResolvedKeepSpec.model_fields}
-        )
-    except ValidationError as error:
-        raise UsageError(
-            f"the spec that the ledger has of run {run.run_id} cannot be read: {describe_faults(error)}", run=run.run_id
-        ) from None
-
-
-def _address(spec: KeepSpec, source: Cluster) -> ClusterAddress:
-    return LogSpec(source=source, tables=[], source_requests=spec.source_requests).source_address()
+    keys = {key: value for key, value in run.spec.items() if key in ResolvedKeepSpec.model_fields}
+    return read_keys(ResolvedKeepSpec, run, keys)

@@ -8,7 +8,7 @@ from typing import Any
 from walferry.ledger import Ledger
 from walferry.moments.keeping.keep_spec import ResolvedKeepSpec, parse_keep_spec, resolve_keep
 from walferry.run.given_spec import Connections
-from walferry.run.start import hand_over
+from walferry.run.start import open_or_take_over
 
 
 def start_keep(ledger: Ledger, params: Mapping[str, Any], connections: Connections, owner: str) -> str:
@@ -20,10 +20,7 @@ def start_keep(ledger: Ledger, params: Mapping[str, Any], connections: Connectio
     """
     given = {key: value for key, value in params.items() if value is not None}
     spec = resolve_keep(parse_keep_spec(given, origin="params"), connections)
-    for run in ledger.runs():
-        if (run.name, run.state, run.kind) == (spec.name, "running", "keep"):
-            return hand_over(ledger, run, spec.as_recorded(), owner)
-    return open_keep(ledger, spec, owner)
+    return open_or_take_over(ledger, spec.name, spec.as_recorded(), owner, "keep")
 
 
 def open_keep(ledger: Ledger, spec: ResolvedKeepSpec, owner: str) -> str:

@@ -202,9 +202,9 @@ def find_end(run: RestoreRun, spark: Spark) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         base = _stored_base(run)
         _require_ordered_by_time(base.schema)
-        files = _sealed(run)
+        files, listed = _sealed(run)
         gone = set(run.done("plan")["files"]) - {file.name for file in files}
-        require_whole(run, [*sorted(gone), *_missing(run, list_wals(run.source_files, run.wal_root))])
+        require_whole(run, [*sorted(gone), *_missing(run, listed)])
         record_seen(run, files, sealed={file.name for file in files})
         session = session_for(spark, sum(file.length for file in files), run.writing.here_bytes)
         moment = Moment(run.at_ms, run.log_times.clock_skew_ms)
@@ -256,8 +256,8 @@ def _stored_base(run: RestoreRun) -> StoredBase:
     return read_base(run.source_files, run.source_root, run.kept[1])
 
 
-def _sealed(run: RestoreRun) -> list[WalFile]:
-    """The files of the log from the base up to the moment, all sealed: open ones are rolled first."""
+def _sealed(run: RestoreRun) -> tuple[list[WalFile], list[WalFile]]:
+    """The files of the log from the base up to the moment, all sealed, and all files: open ones are rolled first."""
     listed = list_wals(run.source_files, run.wal_root)
     if _open_ones(_needed(run, listed), listed):
         cut_log(run)
@@ -266,7 +266,7 @@ def _sealed(run: RestoreRun) -> list[WalFile]:
     files = _needed(run, listed)
     if still := _open_ones(files, listed):
         raise TransientError(f"WAL file {still[0].name} is still open after a roll: run it again", file=still[0].name)
-    return files
+    return files, listed
 
 
 def _look_at(
