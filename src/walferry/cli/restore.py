@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 def restore(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="of which a run of `walferry keep` keeps bases")],
-    at: Annotated[str, typer.Option(metavar="TIME", help="the moment, included, ISO 8601, UTC")],
+    at: Annotated[
+        str, typer.Option(metavar="TIME", help="the moment, included, ISO 8601, UTC; latest: with --from-folder")
+    ],
     as_: Annotated[str, typer.Option("--as", metavar="TABLE", help="the new table")],
     to: Annotated[
         str | None, typer.Option(metavar="CONNECTION", help="the new table's cluster; default: the source")
@@ -26,6 +28,9 @@ def restore(
     base: Annotated[
         str | None, typer.Option(metavar="SNAPSHOT", help="from this base; default: the newest one before the moment")
     ] = None,
+    from_folder: Annotated[
+        bool, typer.Option("--from-folder", help="read base and log in the keeper's folder alone: the source is lost")
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
@@ -35,14 +40,18 @@ def restore(
     Restore several tables side by side with a command for each. Exit 3: the log up to the moment is not complete yet;
     exit 5: the new table is not what base and log say; exit 6: part of the log no longer exists.
     """
-    from walferry.moments.restoring.restore import examine, require_past, require_whole
+    from walferry.moments.restoring.restore import LATEST, examine, require_past, require_whole
     from walferry.moments.restoring.restore_run import RestoreRun, chosen, open_restore, planned
     from walferry.run.given_spec import environment_connection
 
-    at_ms = moment_ms(at)
+    if from_folder and to is None:
+        raise UsageError("with --from-folder the source is lost: name the new table's cluster by --to CONNECTION")
+    if at == LATEST and not from_folder:
+        raise UsageError("--at latest is for a lost source, with --from-folder: give a time")
     target = None if to is None else environment_connection(to)
+    given_ms = None if at == LATEST else moment_ms(at)
     with existing(ledger) as book:
-        kept = chosen(book, table, at_ms, base)
+        kept, at_ms = chosen(book, table, given_ms, base, alone=from_folder)
         record = planned(book, table, at_ms, as_, kept, target)
         if dry_run:
             with RestoreRun(book, record, given=kept) as run:

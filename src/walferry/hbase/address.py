@@ -31,6 +31,8 @@ class ClusterAddress:
     """how many requests per second a process may send to the cluster's services"""
     copies: tuple[str, ...] = ()
     """folders (URLs) with copies of the cluster's WALs, read for WALs that the cluster has deleted"""
+    root_copy: str | None = None
+    """a folder (URL) that is read instead of the cluster's file system, with copies of what was below its rootdir"""
     session_seconds: float = 30.0
     """timeout of the ZooKeeper sessions: this long after a process was killed, its session's znodes are removed"""
 

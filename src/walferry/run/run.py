@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
 
 from walferry.errors import UsageError, WalferryError, as_recorded, is_transient
 from walferry.hbase.address import ClusterAddress
@@ -21,9 +22,9 @@ from walferry.run.known_rows import KnownRows
 from walferry.run.phases import needed, phase_of
 from walferry.run.recorded_spec import log_spec_of, source_of, source_tables, spec_of
 from walferry.run.spec import Cluster, TablePair
-from walferry.storage import FileSystem, open_hdfs
+from walferry.storage import FileSystem
 from walferry.wal.cached_listing import CachedListing
-from walferry.wal.copies import as_url, open_folder, with_copies
+from walferry.wal.copies import as_url, files_of, open_folder
 from walferry.wal.fences import Fences
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class LogRun:
     def source(self) -> HBaseClient:
         """The source cluster."""
         return HBaseClient(self.source_address())
+
+    @property
+    def source_uuid(self) -> UUID:
+        """The source's id as it appears in WAL keys."""
+        return self.source.cluster_uuid()
 
     @cached_property
     def source_files(self) -> FileSystem:
@@ -290,9 +296,7 @@ class PhaseNotReadyError(UsageError):
 
 def file_system(cluster: Cluster, address: ClusterAddress | None = None) -> FileSystem:
     """The file system of a cluster; `address` if it differs from the cluster's own."""
-    address = address or cluster.address()
-    files = open_hdfs(cluster.webhdfs, address.user, address.name_node, address.meter())
-    return with_copies(files, address.copies, address.user)
+    return files_of(address or cluster.address())
 
 
 def _answers(url: str, user: str) -> bool:

@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 from walferry.background import made_once
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
-from walferry.storage import FileSystem, open_hdfs
-from walferry.wal.copies import with_copies
+from walferry.storage import FileSystem
+from walferry.wal.copies import files_of
 
 
 @made_once
@@ -20,10 +20,7 @@ def shared_client(address: ClusterAddress) -> HBaseClient:
 @made_once
 def shared_files(address: ClusterAddress) -> FileSystem:
     """This process's file system for a cluster, including the copies of its WALs."""
-    if address.webhdfs is None:
-        raise ValueError(f"the address of the cluster at {address.zookeeper} names no WebHDFS")
-    files = open_hdfs(address.webhdfs, address.user, address.name_node, address.meter())
-    return with_copies(files, address.copies, address.user)
+    return files_of(address)
 
 
 def workers(spark: SparkSession | None) -> int:

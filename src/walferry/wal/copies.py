@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from errno import ENOENT
 from posixpath import basename, dirname
 
-from walferry.storage import FileStatus, FileSystem, open_file_system
+from walferry.hbase.address import ClusterAddress
+from walferry.storage import FileStatus, FileSystem, open_file_system, open_hdfs
 from walferry.wal import pieces
 from walferry.wal.files import parse_wal_name
 
@@ -26,6 +27,17 @@ def with_copies(files: FileSystem, folders: Sequence[str], user: str) -> FileSys
     if not folders:
         return files
     return _WithCopies(files, [_Folder(url, *open_folder(url, user)) for url in folders])
+
+
+def files_of(address: ClusterAddress) -> FileSystem:
+    """The file system of a cluster, or the copy of its root, whose archive also shows the copies of its WALs."""
+    if address.root_copy is not None:
+        files, _ = open_folder(address.root_copy, address.user)
+        return with_copies(files, address.copies, address.user)
+    if address.webhdfs is None:
+        raise ValueError(f"the address of the cluster at {address.zookeeper} names no WebHDFS")
+    hdfs = open_hdfs(address.webhdfs, address.user, address.name_node, address.meter())
+    return with_copies(hdfs, address.copies, address.user)
 
 
 def open_folder(url: str, user: str) -> tuple[FileSystem, str]:

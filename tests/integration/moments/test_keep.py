@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from integration.migration.command import COMMAND, environment, walferry
+from integration.migration.command import walferry
 from integration.migration.moves import at_work, cluster_keys, unique
+from integration.moments.keepers import Keeper, covered, has_bases
 from walferry.clock import now_ms
 from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
@@ -24,7 +20,7 @@ from walferry.formats.cells import CellIndex, index_cells
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.hbase.zookeeper import Server
-from walferry.ledger import Ledger, RunLedger
+from walferry.ledger import RunLedger
 from walferry.ledger.rows import Base
 from walferry.replay.keeping import objects
 from walferry.run.notes.kept_moments import copied_ends
@@ -58,59 +54,6 @@ class Writer:
                     self.acknowledged += [(row, at_ms) for row in rows]
                     number += len(rows)
                 time.sleep(0.01)
-
-
-@dataclass
-class Keeper:
-    """A run that keeps tables, and the processes that work on it."""
-
-    folder: Path
-    keys: dict[str, Any]
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def start(self, **changed: Any) -> None:
-        """Begin it, or go on with these keys changed."""
-        self.keys |= changed
-        (self.folder / "keep.yaml").write_text(yaml.safe_dump(self.keys))
-        with (self.folder / f"err{len(self.processes)}").open("w") as said:
-            process = subprocess.Popen(
-                [*COMMAND, "keep", "keep.yaml"],
-                cwd=self.folder, env=environment(self.folder), stderr=said, start_new_session=True,
-            )  # fmt: skip
-        self.processes.append(process)
-
-    def kill(self) -> None:
-        """kill -9 of the last process."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.processes[-1].pid, signal.SIGKILL)
-        self.processes[-1].wait()
-
-    @property
-    def run_id(self) -> str:
-        return f"{self.keys['name']}-1"
-
-    @property
-    def kept(self) -> Path:
-        """The run's folder."""
-        return Path(self.keys["folder"]) / self.run_id
-
-    def await_so(self, is_so: Callable[[RunLedger], bool], what: str) -> None:
-        """Wait until something is true of the run."""
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            assert self.processes[-1].poll() is None, self.said()
-            if (self.folder / "ledger.db").exists():
-                with self.ledger() as ledger, suppress(WalferryError):
-                    if is_so(ledger.of(self.run_id)):
-                        return
-            assert time.monotonic() < deadline, f"{what}:\n{self.said()}"
-            time.sleep(0.2)
-
-    def ledger(self) -> Ledger:
-        return Ledger.open(f"sqlite:///{self.folder / 'ledger.db'}", actor="tester")
-
-    def said(self) -> str:
-        return (self.folder / f"err{len(self.processes) - 1}").read_text()
 
 
 @pytest.fixture
@@ -163,21 +106,6 @@ def judge(keeper: Keeper, writers: list[Writer]) -> None:
         for base in of_table:
             missing = due - rows_of(keeper.kept, base) - logged(keeper.kept, base)
             assert not missing, f"{len(missing)} of {len(due)} rows, such as {min(missing)!r}, of {base}"
-
-
-def covered(run: RunLedger, since_ms: int) -> bool:
-    ends = copied_ends(run)
-    return ends is not None and ends.covered_ms > since_ms
-
-
-def has_bases(tables: list[str], since_ms: int = 0) -> Callable[[RunLedger], bool]:
-    """Whether each table has a copied base that was begun since a moment."""
-
-    def is_so(run: RunLedger) -> bool:
-        new = {base.table for base in run.bases.there() if base.copied_ms and base.begun_ms > since_ms}
-        return new == set(tables)
-
-    return is_so
 
 
 def test_each_edit_is_in_the_folder_through_rolls_a_split_kills_of_both_and_the_retention(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,11 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import at_work, cluster_keys, content, taken_away, unique, visible
+from integration.moments.writing import KEPT, Writer, now
 from integration.streams.bulk_loads import load_file
 from walferry.embedded.cluster import MiniCluster
 from walferry.errors import GapError, SidesDifferError, UsageError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.mutate import Cell, append, delete_column, delete_family, delete_row, delete_version, increment, put
+from walferry.hbase.mutate import Cell, delete_row
 from walferry.ledger import Ledger
 from walferry.ledger.rows import Base
 from walferry.moments.keeping.bases import take
@@ -37,7 +36,6 @@ from walferry.wal.files import list_wals
 
 pytestmark = pytest.mark.cluster
 
-ROWS = [b"%c%d" % (letter, number) for letter in b"bgmsx" for number in range(4)]
 Restore = Callable[..., RestoreRun]
 
 
@@ -57,8 +55,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def table(at_source: HBaseClient) -> str:
     """A table with two regions."""
     name = unique("restored")
-    kept = {"VERSIONS": "50", "KEEP_DELETED_CELLS": "TRUE"}
-    at_source.create_table(name, {"f": kept, "g": kept}, [b"m"])
+    at_source.create_table(name, {"f": KEPT, "g": KEPT}, [b"m"])
     return name
 
 
@@ -86,7 +83,7 @@ def restored(ledger: Ledger, spark: SparkSession) -> Iterator[Restore]:
 
     def go(table: str, at_ms: int, target: MiniCluster | None = None, base: str | None = None) -> RestoreRun:
         cluster = None if target is None else Cluster(**cluster_keys(target))
-        kept = chosen(ledger, table, at_ms, base)
+        kept, _ = chosen(ledger, table, at_ms, base)
         record = planned(ledger, table, at_ms, unique("new"), kept, cluster)
         time.sleep(min(1.0, max(0.0, at_ms / 1000 + 0.3 - time.time())))
         opened.append(RestoreRun(ledger, open_restore(ledger, record, kept, "test")))
@@ -101,56 +98,6 @@ def restored(ledger: Ledger, spark: SparkSession) -> Iterator[Restore]:
 def take_base(keeper: KeepRun) -> Base:
     time.sleep(0.01)  # two snapshots of one millisecond would have one name
     return take(keeper, by_copies.stage_of(keeper), keeper.spec.tables[0])
-
-
-def now() -> int:
-    """A moment with no edit within some milliseconds of it, unless others write."""
-    time.sleep(0.05)
-    at = time.time_ns() // 1_000_000
-    time.sleep(0.05)
-    return at
-
-
-class Writer:
-    """Writes edits of all kinds at few timestamps, so that their order decides; it can be held."""
-
-    def __init__(self, client: HBaseClient, table: str) -> None:
-        self.client, self.table = client, table
-        self.held = threading.Lock()
-        self.chance = random.Random(table)
-        self.written = 0
-
-    def write(self, over: Callable[[], bool]) -> None:
-        while not over():
-            with self.held:
-                self.edit()
-
-    def edit(self) -> None:
-        row, stamp, dice = self.chance.choice(ROWS), self.chance.randint(1, 6), self.chance.random()
-        family = self.chance.choice([b"f", b"g"])
-        self.written += 1
-        if dice < 0.06:
-            edit = delete_row(row)
-        elif dice < 0.12:
-            edit = delete_family(row, family, stamp)
-        elif dice < 0.2:
-            edit = self.chance.choice([delete_version, delete_column])(row, family, b"q", stamp)
-        elif dice < 0.25:
-            edit = increment(row, b"f", b"sum")
-        elif dice < 0.3:
-            edit = append(row, b"g", b"text", b"%d," % self.written)
-        elif dice < 0.5:
-            edit = put(row, [Cell(row, of, b"q", b"%d" % self.written, stamp) for of in (b"f", b"g")])
-        else:
-            edit = put(row, [Cell(row, family, b"q", b"%d" % self.written, stamp)])
-        self.client.mutate(self.table, [edit])
-
-    def until(self, more: int) -> None:
-        """Wait until some more edits are written."""
-        wanted, deadline = self.written + more, time.monotonic() + 60
-        while self.written < wanted:
-            assert time.monotonic() < deadline, "the writer is stuck"
-            time.sleep(0.01)
 
 
 def copy_now(client: HBaseClient, writer: Writer) -> tuple[int, str]:
@@ -184,7 +131,7 @@ def test_a_restored_table_is_a_copy_of_that_moment(
         writer.until(50)
     for at_ms, copy, base in ((first_ms, first, None), (second_ms, second, None), (second_ms, second, older.snapshot)):
         run = restored(table, at_ms, base=base)
-        assert run.kept[1].snapshot == (base or (older if at_ms == first_ms else newer).snapshot)
+        assert run.kept.base.snapshot == (base or (older if at_ms == first_ms else newer).snapshot)
         assert content(source, run.new_table) == content(source, copy)
         assert run.ledger.record.state == "done"
         facts = run.done("verify")

@@ -135,6 +135,7 @@ class BaseTaker:
 
 def take(run: KeepRun, stage: Stage, table: str) -> Base:
     """Take a base of a table and record it. Raises UsageError for a table whose snapshot cannot be read."""
+    _require_same_source(run)
     if why := why_unreadable(run.source.describe(table)):
         raise UsageError(f"no base of {table} can be taken, since {why}", table=table)
     # In this order: an edit in an older file than these was acknowledged before, so the snapshot has it.
@@ -148,6 +149,17 @@ def take(run: KeepRun, stage: Stage, table: str) -> Base:
     run.ledger.bases.record(base)
     log.info("base %s of %s taken in %.1f s, %.1f MB", name, table, (complete_ms - begun_ms) / 1000, size / 1e6)
     return base
+
+
+def _require_same_source(run: KeepRun) -> None:
+    """Raise UsageError if another cluster answers at the source's address: the source was lost, and set up again."""
+    planned, now = run.done("plan")["cluster_id"], run.source.cluster_id()
+    if now != planned:
+        raise UsageError(
+            f"the cluster at {run.source_address().cluster} is another one now: its id is {now}, not {planned}. What "
+            "was kept stays: restore from it by --from-folder, and keep the new cluster by a run of another name",
+            cluster_id=now,
+        )  # fmt: skip
 
 
 def fence_of(files: FileSystem, root: str, live: Iterable[WalFile]) -> dict[str, int]:

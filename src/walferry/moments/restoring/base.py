@@ -22,8 +22,18 @@ from walferry.wal.files import Place, WalFile, parse_wal_name
 
 OPEN_AT_ONCE = 8
 
-Kept = tuple[str, Base]
-"""a base, and the id of the run that keeps it"""
+
+@dataclass(frozen=True)
+class Kept:
+    """A base that was chosen, and where it and the log are read."""
+
+    keeper: str
+    """id of the run that keeps it"""
+    base: Base
+    alone: bool = False
+    """in the keeper's folder alone: the source is lost"""
+    latest: bool = False
+    """all of the log in the folder is applied, also what may lack edits of other logs"""
 
 
 class NoBaseError(UsageError):
@@ -41,15 +51,15 @@ def choose(kept: Sequence[Kept], table: str, at_ms: int, wanted: str | None = No
             "before the moment to restore",
             table=table, at_ms=at_ms,
         )  # fmt: skip
-    named = [one for one in kept if wanted in (None, one[1].snapshot)]
+    named = [one for one in kept if wanted in (None, one.base.snapshot)]
     if not named:
-        known = ", ".join(base.snapshot for _, base in kept)
+        known = ", ".join(one.base.snapshot for one in kept)
         raise UsageError(f"{table} has no base {wanted}, only {known}", table=table, base=wanted)
-    before = [one for one in named if one[1].complete_ms <= at_ms]
+    before = [one for one in named if one.base.complete_ms <= at_ms]
     if not before:
         raise NoBaseError(
-            f"the {'oldest ' if wanted is None else ''}base of {table}, {named[0][1].snapshot}, was complete at "
-            f"{iso(named[0][1].complete_ms)}, which is after {iso(at_ms)}: choose a moment after that",
+            f"the {'oldest ' if wanted is None else ''}base of {table}, {named[0].base.snapshot}, was complete at "
+            f"{iso(named[0].base.complete_ms)}, which is after {iso(at_ms)}: choose a moment after that",
             table=table, at_ms=at_ms,
         )  # fmt: skip
     return before[-1]

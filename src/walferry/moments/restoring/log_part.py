@@ -321,6 +321,18 @@ def _is_older(origin: Origin, base: Iterable[BaseRegion]) -> bool:
     return bool(holding) and origin.region_id < max(holding, key=lambda one: one.start).region_id
 
 
+def only_seen(seen: Iterable[SeenFile], parts: Mapping[str, RegionPart]) -> dict[str, RegionPart]:
+    """The parts, each of which ends after the last edit that was seen: logs may get longer meanwhile."""
+    last: dict[str, int] = defaultdict(lambda: -1)
+    for file in seen:
+        for region, one in file.regions.items():
+            last[region] = max(last[region], one.last)
+    return {
+        region: replace(part, before=min(part.before, max(last[region], part.after) + 1))
+        for region, part in parts.items()
+    }
+
+
 def gaps_of(seen: Iterable[SeenFile], parts: Mapping[str, RegionPart]) -> tuple[NumberGap, ...]:
     """The numbers within the parts that no file has: writes that skip the log, or a lost file."""
     spans = [span for file in seen for span in file.report.numbers if span.region in parts]

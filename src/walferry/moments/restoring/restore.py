@@ -2,6 +2,9 @@
 
 Nothing is changed but the new table. The log is read where it is: in the source's folders, or in the copies of the run
 that keeps it. It is rolled first if the moment is so recent that a needed file is still open.
+
+Once the source is lost, base and log are read in the folder of the run that keeps them alone (`Kept.alone`). What was
+copied of a log while it was open counts as the log then, and the moment must be one up to which all was copied.
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -31,6 +33,7 @@ from walferry.moments.restoring.log_part import (
     SeenFile,
     gaps_of,
     look,
+    only_seen,
     part_of,
     require_in_log,
     require_one_history,
@@ -39,21 +42,24 @@ from walferry.moments.restoring.restore_run import RestoreRun
 from walferry.replay.keeping import objects, protect
 from walferry.replay.log.cut import await_archive, cut_log, record_seen
 from walferry.replay.log.files_of_window import missing_ranges
-from walferry.replay.log.lineage import families_of
 from walferry.replay.rights.applying import applying, shared_by_workers
 from walferry.replay.windows.window import RefusedEditsError
 from walferry.replay.windows.window_bulk import apply_in_bulk, in_bulk
 from walferry.replay.windows.window_pieces import apply_in_pieces, is_small
+from walferry.run.notes.kept_moments import copied_ends, lost_ends
 from walferry.run.progress.exposure import unwatched_times
 from walferry.snapshots.manifest import has_manifest
 from walferry.spark.clients import shared_files
 from walferry.spark.fan_out import fan_out
 from walferry.spark.session import LateSession, session_for
-from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.files import Place, WalFile
 from walferry.wal.open import open_wal
 from walferry.wal.pieces import is_of_pieces
 
 log = logging.getLogger(__name__)
+
+LATEST = "latest"
+"""the moment after all that is in a folder"""
 
 Spark = Callable[[], SparkSession]
 """opens the session, or returns the open one"""
@@ -87,22 +93,23 @@ def examine(run: RestoreRun) -> dict[str, Any]:
 
     Raises MomentAheadError before the log up to the moment is complete, and UsageError for what cannot be restored.
     """
-    keeper, base = run.kept
+    kept, base = run.kept, run.kept.base
     require_past(run)
     if ("table", run.new_table) not in {(o.kind, o.name) for o in run.ledger.objects.all()} and run.target.table_exists(
         run.new_table
     ):
         raise UsageError(f"the target already has a table {run.new_table}: give another name", table=run.new_table)
     if not has_manifest(run.source_files, run.source_root, base.snapshot):
+        place = f"the folder {run.source_address().root_copy}" if kept.alone else "the source"
         raise UsageError(
-            f"the source no longer has snapshot {base.snapshot}, the base of {run.table}: name another base",
+            f"{place} no longer has snapshot {base.snapshot}, the base of {run.table}: name another base",
             base=base.snapshot,
         )
-    listed = list_wals(run.source_files, run.wal_root)
+    listed = run.list_log()
     files = _needed(run, listed)
     return {
         "at": iso(run.at_ms),
-        "keeper": keeper,
+        "keeper": kept.keeper,
         "base": base.snapshot,
         "base_complete": iso(base.complete_ms),
         "base_bytes": base.bytes,
@@ -114,8 +121,12 @@ def examine(run: RestoreRun) -> dict[str, Any]:
 
 
 def require_past(run: RestoreRun) -> None:
-    """Raise MomentAheadError before the log up to the moment is complete, and UsageError for a moment to come."""
+    """Raise MomentAheadError before the log up to the moment is complete, and UsageError for a moment to come, or, in
+    the folder alone, one up to which not all of the log was copied."""
     complete_at_ms = run.at_ms + run.log_times.clock_skew_ms
+    if run.kept.alone:
+        _require_copied(run, complete_at_ms)
+        return
     if run.at_ms > now_ms():
         raise UsageError(f"{iso(run.at_ms)} is in the future: give a moment that has passed", at_ms=run.at_ms)
     if (wait_ms := complete_at_ms - now_ms()) > 0:
@@ -124,6 +135,21 @@ def require_past(run: RestoreRun) -> None:
             "run it again then",
             complete_at_ms=complete_at_ms,
         )  # fmt: skip
+
+
+def _require_copied(run: RestoreRun, complete_at_ms: int) -> None:
+    """Raise UsageError if the log up to the moment may not be in the folder, unless all that is there is wanted."""
+    ends = copied_ends(run.keeper)
+    if run.kept.latest or (ends is not None and complete_at_ms <= ends.covered_ms):
+        return
+    until = "nothing of the log was copied" if ends is None else (
+        f"all of the log was copied up to {iso(ends.covered_ms)} by the clock of {run.kept.keeper}, so, with servers' "
+        f"clocks that may differ, up to {iso(ends.covered_ms - run.log_times.clock_skew_ms)}"
+    )  # fmt: skip
+    raise UsageError(
+        f"{until}: choose a moment before that, or --at {LATEST} for all that is there",
+        at_ms=run.at_ms, covered_ms=ends and ends.covered_ms,
+    )  # fmt: skip
 
 
 def plan(run: RestoreRun) -> dict[str, Any]:
@@ -150,10 +176,11 @@ def outcome(run: RestoreRun) -> str:
 def require_whole(run: RestoreRun, missing: Sequence[str]) -> None:
     """Raise GapError for what is missing from the log."""
     if missing:
+        place = "the folder" if run.kept.alone else "the source's oldWALs"
         raise GapError(
-            f"part of the log between base {run.kept[1].snapshot} and {iso(run.at_ms)} no longer exists: "
-            f"{'; '.join(missing[:5])}. Choose a base after that, or put the files into the source's oldWALs",
-            file=None, start=run.kept[1].begun_ms, end=run.at_ms, ranges=list(missing),
+            f"part of the log between base {run.kept.base.snapshot} and {iso(run.at_ms)} no longer exists: "
+            f"{'; '.join(missing[:5])}. Choose a base after that, or put the files into {place}",
+            file=None, start=run.kept.base.begun_ms, end=run.at_ms, ranges=list(missing),
         )  # fmt: skip
 
 
@@ -171,7 +198,7 @@ def _once(run: RestoreRun, phase: str, work: Callable[[], dict[str, Any]]) -> di
 
 
 def _needed(run: RestoreRun, listed: Sequence[WalFile]) -> list[WalFile]:
-    return files_after(run.kept[1], listed, run.at_ms, run.log_times.clock_skew_ms)
+    return files_after(run.kept.base, listed, run.at_ms, run.log_times.clock_skew_ms)
 
 
 def _open_ones(files: Sequence[WalFile], listed: Sequence[WalFile]) -> list[WalFile]:
@@ -180,12 +207,11 @@ def _open_ones(files: Sequence[WalFile], listed: Sequence[WalFile]) -> list[WalF
 
 
 def _missing(run: RestoreRun, listed: Sequence[WalFile]) -> list[str]:
-    keeper, base = run.kept
-    staged = run.ledger.whole.of(keeper).staged.there()
-    alive = {server.name for server in run.source.servers()}
-    known = known_files(base, staged)
-    found = missing_ranges(listed, alive, known, base.begun_ms, run.at_ms + 1, run.log_times.clock_skew_ms)
-    broken = [file for file in _needed(run, listed) if is_of_pieces(file.path)]
+    base, skew_ms = run.kept.base, run.log_times.clock_skew_ms
+    known = known_files(base, run.keeper.staged.there())
+    found = missing_ranges(listed, run.servers(), known, base.begun_ms, run.at_ms + 1, skew_ms)
+    lost = lost_ends(run.keeper) if run.kept.alone else None  # otherwise a log without a closed copy is lost
+    broken = [file for file in _needed(run, listed) if is_of_pieces(file.path) and (lost is None or file.name in lost)]
     return found + [
         f"the end of {file.name}, of which {file.length} bytes were copied while it was open" for file in broken
     ]
@@ -210,12 +236,13 @@ def find_end(run: RestoreRun, spark: Spark) -> dict[str, Any]:
         moment = Moment(run.at_ms, run.log_times.clock_skew_ms)
         seen = _look_at(run, session, files, moment, base)
         require_one_history(
-            seen, base.table, moment, base.known, partial(families_of, run.source),
-            opens_past_closing=run.source.release.opens_past_closing,
+            seen, base.table, moment, base.known, run.families, opens_past_closing=run.opens_past_closing,
         )  # fmt: skip
         parts = part_of(seen, run.table, base.table, moment)
+        if run.kept.alone:
+            parts = only_seen(seen, parts)
         require_in_log(seen, run.table, parts, base.table, moment)
-        doubts = [*_unwatched(run), *(_gap_text(gap) for gap in gaps_of(seen, parts))]
+        doubts = [*_unwatched(run), *_not_copied(run), *(_gap_text(gap) for gap in gaps_of(seen, parts))]
         for doubt in doubts:
             log.warning("%s: %s", run.table, doubt)
         return {
@@ -247,22 +274,33 @@ def _gap_text(gap: NumberGap) -> str:
 
 def _unwatched(run: RestoreRun) -> list[str]:
     """The times between base and moment in which the keeper copied nothing for too long."""
-    keeper, base = run.kept
-    times = unwatched_times(run.ledger.whole.of(keeper))
+    base = run.kept.base
+    times = unwatched_times(run.keeper)
     return [time.describe() for time in times if time.until_ms > base.begun_ms and time.from_ms <= run.at_ms]
 
 
+def _not_copied(run: RestoreRun) -> list[str]:
+    """What was lost with the source, if all that is in the folder is applied."""
+    if not run.kept.latest:
+        return []
+    ends = copied_ends(run.keeper)
+    since = "since the base" if ends is None else f"after {iso(ends.covered_ms)}"
+    return [f"what the source acknowledged {since} may be missing"]
+
+
 def _stored_base(run: RestoreRun) -> StoredBase:
-    return read_base(run.source_files, run.source_root, run.kept[1])
+    return read_base(run.source_files, run.source_root, run.kept.base)
 
 
 def _sealed(run: RestoreRun) -> tuple[list[WalFile], list[WalFile]]:
     """The files of the log from the base up to the moment, all sealed, and all files: open ones are rolled first."""
-    listed = list_wals(run.source_files, run.wal_root)
+    listed = run.list_log()
+    if run.kept.alone:
+        return _needed(run, listed), listed
     if _open_ones(_needed(run, listed), listed):
         cut_log(run)
     await_archive(run)
-    listed = list_wals(run.source_files, run.wal_root)
+    listed = run.list_log()
     files = _needed(run, listed)
     if still := _open_ones(files, listed):
         raise TransientError(f"WAL file {still[0].name} is still open after a roll: run it again", file=still[0].name)
@@ -297,16 +335,21 @@ def _wanted(run: RestoreRun) -> WindowRows:
 
 
 def _files(run: RestoreRun) -> list[WalFile]:
-    """The files that the phase `end` read. Raises GapError if one is gone, or shorter."""
+    """The files that the phase `end` read. Raises GapError if one is gone, or another one."""
     known = run.done("end")["files"]
-    listed = {file.name: file for file in list_wals(run.source_files, run.wal_root)}
-    if gone := [name for name, size in known.items() if name not in listed or listed[name].length != size]:
+    listed = {file.name: file for file in run.list_log()}
+    if gone := [name for name, size in known.items() if name not in listed or not _is_it(run, listed[name], size)]:
         raise GapError(
             f"WAL file {gone[0]} was read a while ago, and is gone now, or another one: abort {run.run_id}, and choose "
             "a later base",
             file=gone[0], start=0, end=None,
         )  # fmt: skip
     return [listed[name] for name in known]
+
+
+def _is_it(run: RestoreRun, file: WalFile, size: int) -> bool:
+    """Whether a file is the one that was read, by its size then. In the folder alone it may have got longer."""
+    return file.length == size or (run.kept.alone and file.length > size)
 
 
 def apply_log(run: RestoreRun, spark: Spark) -> dict[str, Any]:

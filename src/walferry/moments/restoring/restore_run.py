@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha1
+from typing import Any
+from uuid import UUID
 
 from pydantic import ValidationError
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError
-from walferry.ledger import Ledger, RunRecord
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.descriptors import TableDescriptor
+from walferry.hbase.versions import release_of
+from walferry.ledger import Ledger, RunLedger, RunRecord
 from walferry.moments.restoring.base import Kept, choose
-from walferry.run.notes.kept_moments import base_of_restore, note_base_of_restore
+from walferry.moments.restoring.log_part import NONE
+from walferry.replay.log.lineage import families_of
+from walferry.run.notes.kept_moments import BaseOfRestore, base_of_restore, copied_ends, note_base_of_restore
 from walferry.run.recorded_spec import log_spec_of
 from walferry.run.run import Run
 from walferry.run.spec import Cluster, ResolvedSpec, describe_faults
+from walferry.settings import LogTimes
+from walferry.snapshots.manifest import read_manifest
+from walferry.wal.copies import as_url, open_folder
+from walferry.wal.files import WalFile, list_archive, list_wals
 
 _PLAIN = re.compile("[^a-z0-9_]")
 
@@ -30,6 +43,19 @@ class RestoreRun(Run):
         """As `Run`. `given`: the base of a run that is not in the ledger, for a dry run."""
         super().__init__(ledger, record, actor)
         self._chosen = given
+
+    def _known(self) -> Kept:
+        given = base_of_restore(self.ledger)
+        if given is None:
+            raise UsageError(f"run {self.run_id} has no base: abort it, and start the restore again", run=self.run_id)
+        for base in self.ledger.whole.of(given.keeper).bases.there(self.table):
+            if base.snapshot == given.snapshot:
+                return Kept(given.keeper, base, given.alone, given.latest)
+        raise UsageError(
+            f"run {given.keeper} no longer has base {given.snapshot} of {self.table}: it was dropped. Abort this "
+            "restore, and start it again",
+            run=given.keeper, base=given.snapshot,
+        )  # fmt: skip
 
     @property
     def table(self) -> str:
@@ -49,52 +75,135 @@ class RestoreRun(Run):
 
     @cached_property
     def kept(self) -> Kept:
-        """The base from which the table is restored, and the id of the run that keeps base and log. Raises UsageError
-        if the base no longer exists."""
-        if self._chosen is not None:
-            return self._chosen
-        given = base_of_restore(self.ledger)
-        if given is None:
-            raise UsageError(f"run {self.run_id} has no base: abort it, and start the restore again", run=self.run_id)
-        keeper, snapshot = given
-        for base in self.ledger.whole.of(keeper).bases.there(self.table):
-            if base.snapshot == snapshot:
-                return keeper, base
-        raise UsageError(
-            f"run {keeper} no longer has base {snapshot} of {self.table}: it was dropped. Abort this restore, "
-            "and start it again",
-            run=keeper, base=snapshot,
-        )  # fmt: skip
+        """The base from which the table is restored. Raises UsageError if it no longer exists."""
+        return self._known() if self._chosen is None else self._chosen
+
+    @property
+    def keeper(self) -> RunLedger:
+        """The ledger's part of the run that keeps base and log."""
+        return self.ledger.whole.of(self.kept.keeper)
 
     @property
     def same_cluster(self) -> bool:
         """Whether the new table is made at the source."""
-        return self.source.cluster_id() == self.target.cluster_id()
+        return not self.kept.alone and self.source.cluster_id() == self.target.cluster_id()
 
     def snapshot(self, source_table: str) -> str:
         """The name of the base's snapshot, on both sides."""
-        return self.kept[1].snapshot
+        return self.kept.base.snapshot
+
+    # ------------------------------------------------------------------ base and log: the source, or the folder alone
+
+    def source_address(self, workers: int = 0) -> ClusterAddress:
+        """As `LogRun`; without the source, with the keeper's folder in place of its file system."""
+        address = super().source_address(workers)
+        return replace(address, root_copy=folder_of(self.ledger, self.kept.keeper)) if self.kept.alone else address
+
+    @property
+    def source_root(self) -> str:
+        """As `LogRun`; without the source, the keeper's folder, which is laid out in the same way."""
+        if not self.kept.alone:
+            return super().source_root
+        return open_folder(folder_of(self.ledger, self.kept.keeper), self.source_address().user)[1]
+
+    @property
+    def wal_root(self) -> str:
+        """As `LogRun`; without the source, the keeper's folder."""
+        return self.source_root if self.kept.alone else super().wal_root
+
+    @property
+    def source_uuid(self) -> UUID:
+        """As `LogRun`, known without the source, too."""
+        return UUID(self._planned["cluster_id"]) if self.kept.alone else super().source_uuid
+
+    @property
+    def opens_past_closing(self) -> bool:
+        """`Release.opens_past_closing` of the source, known without it, too."""
+        if not self.kept.alone:
+            return self.source.release.opens_past_closing
+        return release_of(self._planned["version"]).opens_past_closing
+
+    @property
+    def _planned(self) -> dict[str, Any]:
+        """What the keeper's plan has found of the source."""
+        facts = self.keeper.phases.facts("plan")
+        assert facts is not None, f"{self.kept.keeper} has bases without a plan"
+        return facts
+
+    def list_log(self) -> list[WalFile]:
+        """The files of the log, as `list_wals`; without the source, its copies."""
+        return (list_archive if self.kept.alone else list_wals)(self.source_files, self.wal_root)
+
+    def servers(self) -> set[str]:
+        """The names of the source's live servers; without the source, none."""
+        return set() if self.kept.alone else {server.name for server in self.source.servers()}
+
+    def families(self, table: str) -> Collection[str] | None:
+        """The table's families now, None if it was dropped; without the source, those of its last base in the
+        folder."""
+        if not self.kept.alone:
+            return families_of(self.source, table)
+        last = [base for base in self.keeper.bases.there(table) if base.copied_ms][-1]
+        manifest = read_manifest(self.source_files, self.source_root, last.snapshot)
+        return TableDescriptor(manifest.table_schema).families
 
 
 def open_restore(ledger: Ledger, planned: RunRecord, kept: Kept, owner: str) -> str:
-    """Open the run of a restore (`planned`), or find the owner's unfinished one. Returns its id."""
-    keeper, base = kept
+    """Open the run of a restore (`planned`), or find the owner's unfinished one. Returns its id.
+
+    Raises UsageError if the unfinished one began from another base, or reads it elsewhere.
+    """
+    given = BaseOfRestore(keeper=kept.keeper, snapshot=kept.base.snapshot, alone=kept.alone, latest=kept.latest)
     run = ledger.open_run(planned.name, owner, planned.spec, owner, "restore")
-    note_base_of_restore(ledger.of(run.run_id), keeper, base.snapshot)
+    before = base_of_restore(ledger.of(run.run_id))
+    if before not in (None, given):
+        raise UsageError(
+            f"{run.run_id} is not finished, and began from {before.described}: `walferry resume {run.name}`, or "
+            f"`walferry abort {run.name}` to begin again",
+            run=run.run_id,
+        )  # fmt: skip
+    note_base_of_restore(ledger.of(run.run_id), given)
     return run.run_id
 
 
-def chosen(ledger: Ledger, table: str, at_ms: int, wanted: str | None = None) -> Kept:
+def chosen(
+    ledger: Ledger, table: str, at_ms: int | None, wanted: str | None = None, *, alone: bool = False
+) -> tuple[Kept, int]:
     """The base from which a table is restored to a moment: the newest one that was complete then, or the `wanted` one
-    by its snapshot's name. Raises NoBaseError, and UsageError."""
+    by its snapshot's name. With `alone`, one that was copied to its keeper's folder. Also returns the moment: `at_ms`,
+    or, if that is None, one that follows all that is in the folder.
+
+    Raises NoBaseError, and UsageError.
+    """
     table = table.removeprefix("default:")
-    kept = ledger.of("").bases.of_all_runs(table)
-    sources = {log_spec_of(ledger.run(run_id)).source.zookeeper for run_id, _ in kept}
+    all_kept = [Kept(run_id, base, alone, at_ms is None) for run_id, base in ledger.of("").bases.of_all_runs(table)]
+    kept = [one for one in all_kept if one.base.copied_ms or not alone]
+    if all_kept and not kept:
+        raise UsageError(
+            f"no base of {table} was copied to a folder, since the runs that keep it have no `copy_bases: true`: "
+            "without the source nothing of it can be restored",
+            table=table,
+        )  # fmt: skip
+    sources = {log_spec_of(ledger.run(one.keeper)).source.zookeeper for one in kept}
     if len(sources) > 1 and wanted is None:
         raise UsageError(
             f"bases of {table} are kept of several clusters ({', '.join(sorted(sources))}): name a base", table=table
         )
-    return choose(kept, table, at_ms, wanted)
+    found = choose(kept, table, NONE if at_ms is None else at_ms, wanted)
+    return found, _latest_ms(ledger, found.keeper) if at_ms is None else at_ms
+
+
+def _latest_ms(ledger: Ledger, keeper: str) -> int:
+    """A moment that follows all that a keeper has copied of the log, by any server's clock."""
+    ends = copied_ends(ledger.of(keeper))
+    return (now_ms() if ends is None else ends.at_ms) + LogTimes.read().clock_skew_ms
+
+
+def folder_of(ledger: RunLedger, keeper: str) -> str:
+    """The URL of the folder of a run of kind `keep`."""
+    spec = log_spec_of(ledger.whole.run(keeper))
+    assert spec.stage is not None, f"{keeper} has no folder"
+    return f"{as_url(spec.stage)}/{keeper}"
 
 
 def planned(
@@ -104,8 +213,7 @@ def planned(
 
     Raises UsageError for names that cannot be used.
     """
-    keeper, base = kept
-    source = log_spec_of(ledger.run(keeper)).source
+    source = log_spec_of(ledger.run(kept.keeper)).source
     cluster = target or source
     mark = sha1(f"{new_table} {cluster.zookeeper} {cluster.znode}".encode(), usedforsecurity=False).hexdigest()[:6]
     name = f"restore_{_PLAIN.sub('_', new_table.lower())[:25]}_{mark}"
@@ -114,7 +222,7 @@ def planned(
         "source": source,
         "target": cluster,
         "tables": [{"source": table.removeprefix("default:"), "target": new_table.removeprefix("default:")}],
-        "window": {"from": _moment(base.begun_ms), "to": _moment(at_ms + 1)},
+        "window": {"from": _moment(kept.base.begun_ms), "to": _moment(at_ms + 1)},
     }
     try:
         recorded = ResolvedSpec.model_validate(spec).as_recorded()

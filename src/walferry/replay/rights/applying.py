@@ -72,7 +72,7 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
         for table, held in leases.items():
             run.ledger.leases.take(names[table], run.actor, held.number)
         remove_staged(run, pairs)
-        uuid = run.source.cluster_uuid()
+        uuid = run.source_uuid
         throttle = node_of(leases[min(leases)])
         route = Route(
             source=run.source_address(workers=1),

@@ -98,22 +98,42 @@ def troubles_of(ledger: RunLedger) -> dict[str, Trouble]:
     return {table: Trouble.model_validate(facts) for table, (facts, _) in ledger.notes.named(_TROUBLE).items()}
 
 
-def note_base_of_restore(ledger: RunLedger, keeper: str, snapshot: str) -> None:
-    """Record the base from which a restore (`ledger`) begins, and the id of the run that keeps it."""
-    ledger.notes.keep(_GIVEN, {"keeper": keeper, "snapshot": snapshot})
+class BaseOfRestore(BaseModel):
+    """The base from which a restore begins."""
+
+    model_config = ConfigDict(frozen=True)
+
+    keeper: str
+    """id of the run that keeps it"""
+    snapshot: str
+    alone: bool = False
+    """whether base and log are read in that run's folder alone: the source is lost"""
+    latest: bool = False
+    """whether all of the log in the folder is applied, also what may lack edits of other logs"""
+
+    @property
+    def described(self) -> str:
+        """For people."""
+        read = "" if not self.alone else " in the folder, latest" if self.latest else " in the folder"
+        return f"base {self.snapshot} of {self.keeper}{read}"
 
 
-def base_of_restore(ledger: RunLedger) -> tuple[str, str] | None:
+def note_base_of_restore(ledger: RunLedger, given: BaseOfRestore) -> None:
+    """Record the base from which a restore (`ledger`) begins."""
+    ledger.notes.keep(_GIVEN, given.model_dump())
+
+
+def base_of_restore(ledger: RunLedger) -> BaseOfRestore | None:
     """What `note_base_of_restore` has recorded."""
     found = ledger.notes.get(_GIVEN)
-    return None if found is None else (found["keeper"], found["snapshot"])
+    return None if found is None else BaseOfRestore.model_validate(found)
 
 
 def bases_in_use(ledger: RunLedger) -> set[str]:
     """The bases of a run of kind `keep` from which unfinished restores begin, by their snapshots."""
     restores = [run for run in ledger.whole.runs() if (run.kind, run.state) == ("restore", "running")]
     given = [base_of_restore(ledger.whole.of(run.run_id)) for run in restores]
-    return {found[1] for found in given if found is not None and found[0] == ledger.run_id}
+    return {found.snapshot for found in given if found is not None and found.keeper == ledger.run_id}
 
 
 def note_folder_bytes(ledger: RunLedger, size: int) -> None:

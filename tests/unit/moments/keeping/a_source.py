@@ -29,11 +29,15 @@ class Source:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.id = "its id"
         self.attributes: dict[str, str] = {}
         self.region_ids: dict[str, int] = {}
         self.taken: list[str] = []
         self.meanwhile: Callable[[], object] = lambda: None
         """what happens while a snapshot is taken"""
+
+    def cluster_id(self) -> str:
+        return self.id
 
     def servers(self) -> list[object]:
         return []

@@ -54,6 +54,17 @@ def test_a_log_that_is_created_while_the_snapshot_is_taken_is_behind_the_fence(r
     assert base.bytes == len("cells of aa") + len("cells of bb")
 
 
+def test_of_a_cluster_that_was_set_up_in_place_of_the_source_no_base_is_taken_and_older_ones_stay(run: KeepRun) -> None:
+    assert taker(run).look()
+    source_of(run).id = "another id"
+    later_run = with_spec(run, base_hours=1e-9)
+    assert not taker(later_run).look()
+    assert len(run.ledger.bases.there()) == 2
+    for trouble in troubles_of(run.ledger).values():
+        assert "is another one now: its id is another id, not its id" in trouble.why
+        assert not trouble.gone  # bases of a table that is gone are let go
+
+
 def test_the_fence_is_at_the_last_log_that_was_certainly_left_by_its_writer(run: KeepRun) -> None:
     write(run, LIVE, 11, OPEN)  # created, but 10 has no trailer: it may still get edits
     write(run, f"{LIVE}-splitting", 5, OPEN, group="rs%2C1%2C1")

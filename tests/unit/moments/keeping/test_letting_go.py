@@ -18,7 +18,7 @@ from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.letting_go import let_go
 from walferry.replay.keeping import by_copies
 from walferry.replay.keeping.by_copies import stage_of
-from walferry.run.notes.kept_moments import folder_bytes, note_base_of_restore, note_trouble
+from walferry.run.notes.kept_moments import BaseOfRestore, folder_bytes, note_base_of_restore, note_trouble
 
 
 def go(run: KeepRun) -> None:
@@ -55,7 +55,7 @@ def test_a_base_from_which_a_restore_begins_stays_until_that_has_ended(run: Keep
     restore = whole.of(
         whole.open_run("restore_x", "me", {"name": "restore_x", "tables": ["a"]}, "me", "restore").run_id
     )
-    note_base_of_restore(restore, run.run_id, oldest.snapshot)
+    note_base_of_restore(restore, BaseOfRestore(keeper=run.run_id, snapshot=oldest.snapshot))
     go(with_spec(run, keep_days=1e-9))
     assert oldest in run.ledger.bases.there("a")
     restore.end("done", "me", "")

@@ -33,6 +33,7 @@ class Written:
     region: str
     number: int
     write_ms: int
+    is_edit: bool
 
 
 @dataclass
@@ -142,12 +143,14 @@ class Life:
         )  # fmt: skip
         qualifier = b"HBASE::REGION_EVENT::" + pb.RegionEventDescriptor.EventType.Name(kind).encode()
         row = region.start or b"\0"
-        self._log(region, [encode_cell(row, b"METAFAMILY", qualifier, 1, CellType.PUT, event.SerializeToString())])
+        self._log(
+            region, [encode_cell(row, b"METAFAMILY", qualifier, 1, CellType.PUT, event.SerializeToString())], False
+        )
 
-    def _log(self, region: Region, cells: list[bytes]) -> None:
+    def _log(self, region: Region, cells: list[bytes], is_edit: bool = True) -> None:
         region.number += 1
         write_ms = self.now_ms + CLOCKS_MS.get(region.server, 100_000)
         self.logs[region.server] += entry(
             cells, region.number, encoded_region_name=region.name.encode(), write_time=write_ms
         )
-        region.line.append(Written(region.name, region.number, write_ms))
+        region.line.append(Written(region.name, region.number, write_ms, is_edit))

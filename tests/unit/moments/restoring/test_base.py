@@ -7,7 +7,7 @@ import pytest
 from walferry.errors import UsageError
 from walferry.ledger import StagedFile
 from walferry.ledger.rows import Base
-from walferry.moments.restoring.base import NoBaseError, choose, files_after, known_files
+from walferry.moments.restoring.base import Kept, NoBaseError, choose, files_after, known_files
 from walferry.wal.files import Place, WalFile
 
 MINUTE_MS = 60_000
@@ -22,10 +22,10 @@ def file(group: str, number: int) -> WalFile:
 
 
 def test_the_newest_base_that_was_complete_is_chosen_or_the_one_that_is_named() -> None:
-    kept = [("k-1", base("old", 10)), ("k-1", base("new", 20)), ("k-1", base("late", 30))]
-    assert choose(kept, "t", 25)[1].snapshot == "new"
-    assert choose(kept, "t", 20)[1].snapshot == "new"
-    assert choose(kept, "t", 25, "old")[1].snapshot == "old"
+    kept = [Kept("k-1", base(name, complete_ms)) for name, complete_ms in (("old", 10), ("new", 20), ("late", 30))]
+    assert choose(kept, "t", 25).base.snapshot == "new"
+    assert choose(kept, "t", 20).base.snapshot == "new"
+    assert choose(kept, "t", 25, "old").base.snapshot == "old"
     with pytest.raises(NoBaseError, match="the oldest base of t, old, was complete at"):
         choose(kept, "t", 9)
     with pytest.raises(NoBaseError, match="the base of t, late, was complete at"):

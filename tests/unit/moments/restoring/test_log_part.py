@@ -24,6 +24,7 @@ from walferry.moments.restoring.log_part import (
     NotInLogError,
     TableBase,
     look,
+    only_seen,
     part_of,
     require_in_log,
     require_one_history,
@@ -75,6 +76,31 @@ def test_of_each_line_of_regions_exactly_what_comes_before_the_first_later_entry
             and written.write_ms <= at_ms
         ]  # fmt: skip
         assert applied == since[:late]
+
+
+@settings(max_examples=50)
+@given(st.lists(EVENTS, max_size=12), st.lists(EVENTS, max_size=12), st.lists(EVENTS, min_size=1, max_size=6))
+def test_of_a_log_that_gets_longer_only_what_was_seen_is_applied(
+    before: list[tuple[object, ...]], after: list[tuple[object, ...]], later: list[tuple[object, ...]]
+) -> None:
+    life = Life()
+    happen(life, before)
+    life.take_base()
+    in_base = {written for one in life.regions for written in one.line}
+    happen(life, after)
+    wanted = {written for one in life.regions for written in one.line} - in_base
+    at_ms = life.now_ms + 60 * 60_000  # later than all by any clock
+    assert life.base is not None
+    with TemporaryDirectory() as folder:
+        seen = life.seen(Path(folder), at_ms)
+    parts = only_seen(seen, part_of(seen, "t1", life.base, moment(at_ms)))
+    happen(life, later)
+    applied = {
+        written
+        for one in life.regions for written in one.line
+        if (part := parts.get(written.region)) and part.has(written.number, written.write_ms)
+    }  # fmt: skip
+    assert {one for one in applied if one.is_edit} == {one for one in wanted if one.is_edit}
 
 
 def test_a_part_has_its_first_later_entry(tmp_path: Path) -> None:
