@@ -41,7 +41,13 @@ def restore(
     exit 5: the new table is not what base and log say; exit 6: part of the log no longer exists.
     """
     from walferry.moments.restoring.restore import LATEST, examine, require_past, require_whole
-    from walferry.moments.restoring.restore_run import RestoreRun, chosen, open_restore, planned
+    from walferry.moments.restoring.restore_run import (
+        RestoreRun,
+        chosen,
+        moment_of_unfinished,
+        open_restore,
+        planned,
+    )
     from walferry.run.given_spec import environment_connection
 
     if from_folder and to is None:
@@ -53,6 +59,8 @@ def restore(
     with existing(ledger) as book:
         kept, at_ms = chosen(book, table, given_ms, base, alone=from_folder)
         record = planned(book, table, at_ms, as_, kept, target)
+        if kept.latest and (begun_ms := moment_of_unfinished(book, record.name)) is not None:
+            record = planned(book, table, begun_ms, as_, kept, target)
         if dry_run:
             with RestoreRun(book, record, given=kept) as run:
                 facts = examine(run)

@@ -349,6 +349,8 @@ def require_folder(url: str) -> None:
         raise ValueError(str(error)) from None
     if not path.startswith("/") or not path.strip("/"):
         raise ValueError("give the whole path of a folder")
+    if any(sign in url for sign in "#?%"):
+        raise ValueError("a folder whose path has #, ? or % cannot be written as a URL")
     if {"WALs", "oldWALs"} & set(path.split("/")):
         raise ValueError("a folder of HBase's own, which deletes unknown files there")
 

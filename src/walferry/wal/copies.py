@@ -129,13 +129,9 @@ class _WithCopies:
             for status in folder.list()
             if status.name not in names and parse_wal_name(status.name)
         }
-        for folder in self._folders:
-            for name in folder.open_names():
-                if name in names or name in copies or not parse_wal_name(name):
-                    continue
-                if (status := folder.open_status(name)) is not None:
-                    copies[name] = status
-        return sorted([*here, *copies.values()], key=lambda status: status.name)
+        ends = {name for folder in self._folders for name in folder.open_names() if parse_wal_name(name)}
+        found = [self._longest_end(name) for name in ends - names - copies.keys()]
+        return sorted([*here, *copies.values(), *filter(None, found)], key=lambda status: status.name)
 
     def status(self, path: str) -> FileStatus | None:
         """The path's status, or that of its copy; None if neither exists."""
@@ -146,8 +142,8 @@ class _WithCopies:
         name = basename(path)
         if parse_wal_name(name) is None:
             return None
-        ways = [_Copy(folder, name, open) for open in (False, True) for folder in self._folders]
-        return next((copy for way in ways if (copy := way.status()) is not None), None)
+        closed = (folder.status(name) for folder in self._folders)
+        return next((copy for copy in closed if copy is not None), None) or self._longest_end(name)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Stream the bytes from `offset`."""
@@ -180,6 +176,11 @@ class _WithCopies:
         """Close the idle connections to the cluster and to the folders."""
         for files in (self._files, *(folder.files for folder in self._folders)):
             files.close()
+
+    def _longest_end(self, name: str) -> FileStatus | None:
+        """What the pieces of a file have, in the folder that has most of it."""
+        found = [status for folder in self._folders if (status := folder.open_status(name)) is not None]
+        return max(found, key=lambda status: status.length, default=None)
 
     def _copied(self, path: str) -> _Copy | None:
         """The copy, if the path is that of a copy."""

@@ -64,6 +64,17 @@ def test_a_log_that_the_source_no_longer_has_is_found_in_the_archive_up_to_its_l
     assert wal.unfinished is not None
 
 
+def test_of_two_folders_the_longer_pieces_count(tmp_path: Path) -> None:
+    for name, content in (("short", WAL[:50]), ("long", WAL[:100]), ("other", WAL[:10])):
+        add(tmp_path / name, 0, content)
+    files = with_copies(Local(), [f"file://{tmp_path}/{name}" for name in ("short", "long", "other")], "me")
+    (listed,) = list_archive(files, f"{tmp_path}/hbase")
+    assert listed.length == 100
+    found = files.status(f"{tmp_path}/hbase/oldWALs/{NAME}")
+    assert found is not None
+    assert b"".join(files.read(found.path)) == WAL[:100]
+
+
 def test_a_closed_copy_and_the_file_itself_count_more_than_pieces(tmp_path: Path) -> None:
     folder, root = tmp_path / "copies", f"{tmp_path}/hbase"
     files = with_copies(Local(), [f"file://{folder}"], "me")

@@ -74,9 +74,9 @@ def copy_file(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCop
             skipped = False
         if not skipped:
             try:
-                # The same block size makes HDFS's checksums comparable.
-                chunks = source.read(status.path)
-                target.write(file.target, chunks, overwrite=True, block_size=status.block_size)
+                # The same block size makes HDFS's checksums comparable. One of a local disk would be too small.
+                block_size = None if checksum is None else status.block_size
+                target.write(file.target, source.read(status.path), overwrite=True, block_size=block_size)
             except FileNotFoundError:
                 continue  # a compaction moved the source file into the archive meanwhile
         there = target.status(file.target)

@@ -12,7 +12,7 @@ from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger.rows import Base
 from walferry.moments.keeping import base_files
 from walferry.moments.keeping.keep_run import KeepRun
-from walferry.replay.keeping.by_copies import Stage, stage_of
+from walferry.replay.keeping.by_copies import Stage, require_same_source, stage_of
 from walferry.replay.keeping.objects import drop_snapshot, snapshot_name, take_snapshot
 from walferry.run.notes.kept_moments import end_trouble, lost_ends, note_trouble
 from walferry.run.progress.exposure import unwatched_times
@@ -135,7 +135,7 @@ class BaseTaker:
 
 def take(run: KeepRun, stage: Stage, table: str) -> Base:
     """Take a base of a table and record it. Raises UsageError for a table whose snapshot cannot be read."""
-    _require_same_source(run)
+    require_same_source(run, stage)
     if why := why_unreadable(run.source.describe(table)):
         raise UsageError(f"no base of {table} can be taken, since {why}", table=table)
     # In this order: an edit in an older file than these was acknowledged before, so the snapshot has it.
@@ -149,17 +149,6 @@ def take(run: KeepRun, stage: Stage, table: str) -> Base:
     run.ledger.bases.record(base)
     log.info("base %s of %s taken in %.1f s, %.1f MB", name, table, (complete_ms - begun_ms) / 1000, size / 1e6)
     return base
-
-
-def _require_same_source(run: KeepRun) -> None:
-    """Raise UsageError if another cluster answers at the source's address: the source was lost, and set up again."""
-    planned, now = run.done("plan")["cluster_id"], run.source.cluster_id()
-    if now != planned:
-        raise UsageError(
-            f"the cluster at {run.source_address().cluster} is another one now: its id is {now}, not {planned}. What "
-            "was kept stays: restore from it by --from-folder, and keep the new cluster by a run of another name",
-            cluster_id=now,
-        )  # fmt: skip
 
 
 def fence_of(files: FileSystem, root: str, live: Iterable[WalFile]) -> dict[str, int]:

@@ -17,8 +17,17 @@ from uuid import uuid4
 from walferry.clock import now_ms, steady_s
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.retention import KeptLog
-from walferry.replay.keeping.by_copies import AT_ONCE, LEFT_MS, UNFINISHED, Stage, is_over, stage_of
+from walferry.replay.keeping.by_copies import (
+    AT_ONCE,
+    LEFT_MS,
+    UNFINISHED,
+    Stage,
+    is_over,
+    require_same_source,
+    stage_of,
+)
 from walferry.run.notes.kept_moments import CopiedEnds, copied_ends, lost_ends, note_ends, note_lost_end
+from walferry.wal.fences import CLOCKS_APART_MS
 from walferry.wal.files import (
     Place,
     WalFile,
@@ -36,7 +45,7 @@ log = logging.getLogger(__name__)
 MOST_PIECES = 500
 """a log with more pieces gets one in their place"""
 WHOLE_SECONDS = 60.0
-"""the whole archive is listed this often; in between, only files that were seen before are looked up there"""
+"""the whole archive is listed at least this often"""
 
 
 def tend_ends(run: KeepRun, ended: Event) -> None:
@@ -71,6 +80,10 @@ class Ends:
         self._lost = set(lost_ends(run.ledger))
         self._waiting: set[str] = set()
         """archived logs without a closed copy, of which nothing is copied here"""
+        self._failed: set[str] = set()
+        """logs of which nothing is copied, since that failed"""
+        self._newest: dict[str, int] = {}
+        """the newest log that was open of each WAL group"""
         self._whole_at = -WHOLE_SECONDS
         known = copied_ends(run.ledger)
         self._covered = run.record.created_ms if known is None else known.covered_ms
@@ -78,47 +91,60 @@ class Ends:
         """of WAL groups that are not covered by the last pass: up to when they were before"""
 
     def copy(self) -> CopiedEnds:
-        """One pass. A log that cannot be copied does not stop the others. Raises the errors of listing the logs."""
+        """One pass. A log that cannot be copied does not stop the others.
+
+        Raises the errors of listing the logs, and AnotherClusterError.
+        """
+        require_same_source(self._run, self._stage)
         looked_ms = now_ms()
         fences = self._run.fences()
         listed = [file for file in self._list() if fences.starts_by(file)]
-        known = self._run.ledger.staged.known({file.name for file in listed} | self._held.keys())
+        seen = self._held.keys() | self._waiting | self._failed
+        known = self._run.ledger.staged.known({file.name for file in listed} | seen)
         todo = [file for file in listed if file.name not in known]
-        self._waiting = {file.name for file in todo if file.place is Place.ARCHIVED and file.name not in self._held}
-        behind = {file.group for file in todo if file.name in self._waiting}
+        self._note_lost(seen - known.keys() - {file.name for file in todo})
+        archived = [file for file in todo if file.place is Place.ARCHIVED and file.name not in self._held]
+        self._waiting = {file.name for file in archived if file.length}
         with ThreadPoolExecutor(AT_ONCE, "ends") as pool:
-            failed = pool.map(self._try, [file for file in todo if file.name not in self._waiting])
-            behind |= {group for group in failed if group}
-        self._note_lost(self._held.keys() - known.keys() - {file.name for file in todo})
+            tried = pool.map(self._try, [file for file in todo if file not in archived])
+            failures = [file for file in tried if file is not None]
+        self._failed = {file.name for file in failures if file.name not in self._held}
+        behind = {file.group for file in (*archived, *failures)}
         self._behind = {group: self._behind.get(group, self._covered) for group in behind}
         self._covered = min(self._behind.values(), default=looked_ms)
         for name in self._held.keys() & known.keys():
             self._drop(name)
         ends = CopiedEnds(
-            covered_ms=self._covered, at_ms=looked_ms, files=len(self._held), bytes=sum(self._held.values())
-        )
+            covered_ms=self._covered, at_ms=looked_ms, ended_ms=now_ms(), files=len(self._held),
+            bytes=sum(self._held.values()),
+        )  # fmt: skip
         note_ends(self._run.ledger, ends)
         return ends
 
     def _list(self) -> list[WalFile]:
-        """The logs that are not archived, and those archived ones that were seen before; from time to time all."""
+        """The logs that are not archived, and those archived ones that were seen before.
+
+        From time to time all, and once a log was rolled: another one may have come and gone since the last pass.
+        """
         source, root = self._stage.source, self._stage.root
         live = list_live(source, root)
-        if steady_s() - self._whole_at >= WHOLE_SECONDS:
-            self._whole_at = steady_s()
-            return with_archived(live, list_archive(source, root))
-        names = (self._held.keys() | self._waiting) - {file.name for file in live} - self._lost
+        newest = {file.group: file.number for file in live}  # `live` is ordered by number
+        if newest != self._newest or steady_s() - self._whole_at >= WHOLE_SECONDS:
+            listed = with_archived(live, list_archive(source, root))
+            self._newest, self._whole_at = newest, steady_s()
+            return listed
+        names = (self._held.keys() | self._waiting | self._failed) - {file.name for file in live} - self._lost
         found = (find_archived(source, root, name) for name in sorted(names))
         return with_archived(live, [file for file in found if file is not None])
 
-    def _try(self, file: WalFile) -> str:
-        """Copy what is new of a file. Returns its group if that failed, otherwise ""."""
+    def _try(self, file: WalFile) -> WalFile | None:
+        """Copy what is new of a file. Returns the file if that failed."""
         try:
             self._copy(file)
         except Exception as error:  # must not keep the others from being copied
             log.warning("the end of WAL file %s could not be copied: %s", file.path, error)
-            return file.group
-        return ""
+            return file
+        return None
 
     def _copy(self, file: WalFile) -> None:
         begin = self._held.get(file.name, 0)
@@ -185,11 +211,11 @@ class Ends:
     def _note_lost(self, names: set[str]) -> None:
         """Say which logs are gone at the source without a closed copy: what they had past their pieces is lost."""
         for name in sorted(names - self._lost):
-            log.error("WAL file %s is gone without a closed copy: only its first %d bytes are kept", name,
-                      self._held[name])  # fmt: skip
-            note_lost_end(self._run.ledger, name, self._held[name])
-            facts = {"file": name, "bytes": self._held[name]}
-            self._run.ledger.audit(self._run.actor, "end of a log lost", facts)
+            kept, parsed = self._held.get(name, 0), parse_wal_name(name)
+            covered_ms = self._behind.get(parsed.group, self._covered) if parsed else self._covered
+            log.error("WAL file %s is gone without a closed copy: only its first %d bytes are kept", name, kept)
+            note_lost_end(self._run.ledger, name, kept, covered_ms)
+            self._run.ledger.audit(self._run.actor, "end of a log lost", {"file": name, "bytes": kept})
         self._lost |= names
 
 
@@ -199,6 +225,7 @@ def kept_ends(stage: Stage) -> list[KeptLog]:
     for name in names_with_pieces(stage.files, stage.path):
         parsed, pieces = parse_wal_name(name), list_pieces(stage.files, stage.path, name)
         if parsed is not None and pieces:
-            newest = max(piece.modified_ms for piece in pieces)
+            # By the folder's clock, while bases have this machine's.
+            newest = max(piece.modified_ms for piece in pieces) + CLOCKS_APART_MS
             found.append(KeptLog(name, parsed.group, parsed.number, sum(p.end - p.first for p in pieces), newest))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -116,7 +116,11 @@ def known_files(base: Base, staged: Iterable[StagedFile]) -> list[WalFile]:
     """The files that must be there, unless HBase has deleted one that never held a byte: those of a base's fence, and
     those that have been copied."""
     files = {f"{group}.{number}": 0 for group, number in base.fence.items()}
-    files |= {file.name: file.bytes for file in staged}
+    return files_named(files | {file.name: file.bytes for file in staged})
+
+
+def files_named(files: Mapping[str, int]) -> list[WalFile]:
+    """WALs, given their names and their lengths in bytes; other names are left out."""
     named = [(name, parsed, size) for name, size in files.items() if (parsed := parse_wal_name(name)) is not None]
     return [
         WalFile(name, parsed.group, parsed.server, parsed.number, name, Place.ARCHIVED, size)

@@ -133,9 +133,10 @@ class RegionPart:
     after: int
     """the base has everything up to this number"""
     before: int
-    """the number of the first entry past the moment; NONE: there is none"""
+    """the number of the first entry past the moment; without such an entry NONE or, of a log that may get longer, the
+    number after the last edit"""
     before_ms: int
-    """the write time of that entry; 0: there is none"""
+    """the write time of the entry past the moment; 0: there is none"""
     since_ms: int
     """what was written before this is in the base, or of another history"""
 
@@ -319,6 +320,16 @@ def _is_older(origin: Origin, base: Iterable[BaseRegion]) -> bool:
     """Whether a region was made before the base's region that has its first row."""
     holding = [one for one in base if one.start <= origin.start]
     return bool(holding) and origin.region_id < max(holding, key=lambda one: one.start).region_id
+
+
+def parts_and_gaps(
+    seen: Sequence[SeenFile], table: str, base: TableBase, moment: Moment, *, may_grow: bool = False
+) -> tuple[dict[str, RegionPart], tuple[NumberGap, ...]]:
+    """The part of each region that has one, and the numbers within that no file has. With `may_grow`, what files get
+    later is in no part. Raises the errors of `part_of` and `require_in_log`."""
+    parts = part_of(seen, table, base, moment)
+    require_in_log(seen, table, parts, base, moment)
+    return only_seen(seen, parts) if may_grow else parts, gaps_of(seen, parts)
 
 
 def only_seen(seen: Iterable[SeenFile], parts: Mapping[str, RegionPart]) -> dict[str, RegionPart]:

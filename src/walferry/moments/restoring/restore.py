@@ -24,18 +24,15 @@ from walferry.errors import GapError, TransientError, UnfinishedInputError, Usag
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import NumberGap
 from walferry.migration.copying import copy as copying
-from walferry.moments.restoring.base import StoredBase, files_after, known_files, read_base
+from walferry.moments.restoring.base import StoredBase, files_after, files_named, known_files, read_base
 from walferry.moments.restoring.check import check
 from walferry.moments.restoring.log_part import (
     NEVER_MS,
     Moment,
     RegionPart,
     SeenFile,
-    gaps_of,
     look,
-    only_seen,
-    part_of,
-    require_in_log,
+    parts_and_gaps,
     require_one_history,
 )
 from walferry.moments.restoring.restore_run import RestoreRun
@@ -99,8 +96,14 @@ def examine(run: RestoreRun) -> dict[str, Any]:
         run.new_table
     ):
         raise UsageError(f"the target already has a table {run.new_table}: give another name", table=run.new_table)
+    if kept.alone and run.source_uuid == run.target.cluster_uuid():
+        raise UsageError(
+            f"the target is the cluster that {run.table} was kept of, which --from-folder takes for lost: name another "
+            "one by --to, or leave out --from-folder",
+            table=run.table,
+        )  # fmt: skip
     if not has_manifest(run.source_files, run.source_root, base.snapshot):
-        place = f"the folder {run.source_address().root_copy}" if kept.alone else "the source"
+        place = run.source_address().root_copy if kept.alone else "the source"
         raise UsageError(
             f"{place} no longer has snapshot {base.snapshot}, the base of {run.table}: name another base",
             base=base.snapshot,
@@ -147,7 +150,7 @@ def _require_copied(run: RestoreRun, complete_at_ms: int) -> None:
         f"clocks that may differ, up to {iso(ends.covered_ms - run.log_times.clock_skew_ms)}"
     )  # fmt: skip
     raise UsageError(
-        f"{until}: choose a moment before that, or --at {LATEST} for all that is there",
+        f"{until}: choose a moment up to then, or --at {LATEST} for all that is there",
         at_ms=run.at_ms, covered_ms=ends and ends.covered_ms,
     )  # fmt: skip
 
@@ -167,8 +170,9 @@ def plan(run: RestoreRun) -> dict[str, Any]:
 def outcome(run: RestoreRun) -> str:
     """What a restore that was verified has made, for people."""
     made = run.done("verify")
+    when = "as far as its log was copied" if run.kept.latest else f"as of {iso(run.at_ms)}"
     return (
-        f"{run.new_table} is {run.table} as of {iso(run.at_ms)}: {amount(made['rows'], 'row')}, "
+        f"{run.new_table} is {run.table} {when}: {amount(made['rows'], 'row')}, "
         f"{amount(made['cells'], 'cell')}, digest {made['digest']}"
     )
 
@@ -176,7 +180,7 @@ def outcome(run: RestoreRun) -> str:
 def require_whole(run: RestoreRun, missing: Sequence[str]) -> None:
     """Raise GapError for what is missing from the log."""
     if missing:
-        place = "the folder" if run.kept.alone else "the source's oldWALs"
+        place = run.source_address().root_copy if run.kept.alone else "the source's oldWALs"
         raise GapError(
             f"part of the log between base {run.kept.base.snapshot} and {iso(run.at_ms)} no longer exists: "
             f"{'; '.join(missing[:5])}. Choose a base after that, or put the files into {place}",
@@ -210,10 +214,21 @@ def _missing(run: RestoreRun, listed: Sequence[WalFile]) -> list[str]:
     base, skew_ms = run.kept.base, run.log_times.clock_skew_ms
     known = known_files(base, run.keeper.staged.there())
     found = missing_ranges(listed, run.servers(), known, base.begun_ms, run.at_ms + 1, skew_ms)
-    lost = lost_ends(run.keeper) if run.kept.alone else None  # otherwise a log without a closed copy is lost
-    broken = [file for file in _needed(run, listed) if is_of_pieces(file.path) and (lost is None or file.name in lost)]
-    return found + [
-        f"the end of {file.name}, of which {file.length} bytes were copied while it was open" for file in broken
+    return found if run.kept.latest else found + _lost_ends(run, listed)
+
+
+def _lost_ends(run: RestoreRun, listed: Sequence[WalFile]) -> list[str]:
+    """Logs of which not all up to the moment was copied before they were gone, as text."""
+    lost, complete_ms = lost_ends(run.keeper), run.at_ms + run.log_times.clock_skew_ms
+    pieces = {file.name: file.length for file in listed if is_of_pieces(file.path)}
+    names = {name for name, end in lost.items() if end.covered_ms < complete_ms}
+    if not run.kept.alone:  # the source is there, and the log is not: it is lost, noted or not
+        names |= pieces.keys() - lost.keys()
+    names -= {file.name for file in listed if file.name not in pieces}
+    files = files_named({name: pieces.get(name, 0) for name in sorted(names)})
+    return [
+        f"the end of {file.name}, of which {file.length} bytes were copied while it was open"
+        for file in _needed(run, files)
     ]
 
 
@@ -222,8 +237,7 @@ def _missing(run: RestoreRun, listed: Sequence[WalFile]) -> list[str]:
 
 def find_end(run: RestoreRun, spark: Spark) -> dict[str, Any]:
     """The phase `end`: read the log since the base, and find where each region's part ends. Facts: files, their bytes,
-    regions (their parts), doubts (what may be missing
-    from the log without a sign of it, as text)."""
+    regions (their parts), doubts (what may be missing from the log without a sign of it, as text)."""
 
     def work() -> dict[str, Any]:
         base = _stored_base(run)
@@ -238,11 +252,8 @@ def find_end(run: RestoreRun, spark: Spark) -> dict[str, Any]:
         require_one_history(
             seen, base.table, moment, base.known, run.families, opens_past_closing=run.opens_past_closing,
         )  # fmt: skip
-        parts = part_of(seen, run.table, base.table, moment)
-        if run.kept.alone:
-            parts = only_seen(seen, parts)
-        require_in_log(seen, run.table, parts, base.table, moment)
-        doubts = [*_unwatched(run), *_not_copied(run), *(_gap_text(gap) for gap in gaps_of(seen, parts))]
+        parts, gaps = parts_and_gaps(seen, run.table, base.table, moment, may_grow=run.kept.alone)
+        doubts = [*_unwatched(run), *_not_copied(run, listed), *(_gap_text(gap) for gap in gaps)]
         for doubt in doubts:
             log.warning("%s: %s", run.table, doubt)
         return {
@@ -279,13 +290,13 @@ def _unwatched(run: RestoreRun) -> list[str]:
     return [time.describe() for time in times if time.until_ms > base.begun_ms and time.from_ms <= run.at_ms]
 
 
-def _not_copied(run: RestoreRun) -> list[str]:
+def _not_copied(run: RestoreRun, listed: Sequence[WalFile]) -> list[str]:
     """What was lost with the source, if all that is in the folder is applied."""
     if not run.kept.latest:
         return []
     ends = copied_ends(run.keeper)
     since = "since the base" if ends is None else f"after {iso(ends.covered_ms)}"
-    return [f"what the source acknowledged {since} may be missing"]
+    return [f"what the source acknowledged {since} may be missing", *_lost_ends(run, listed)]
 
 
 def _stored_base(run: RestoreRun) -> StoredBase:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -23,7 +23,7 @@ from walferry.moments.restoring.base import Kept, choose
 from walferry.moments.restoring.log_part import NONE
 from walferry.replay.log.lineage import families_of
 from walferry.run.notes.kept_moments import BaseOfRestore, base_of_restore, copied_ends, note_base_of_restore
-from walferry.run.recorded_spec import log_spec_of
+from walferry.run.recorded_spec import log_spec_of, spec_of
 from walferry.run.run import Run
 from walferry.run.spec import Cluster, ResolvedSpec, describe_faults
 from walferry.settings import LogTimes
@@ -94,19 +94,31 @@ class RestoreRun(Run):
 
     # ------------------------------------------------------------------ base and log: the source, or the folder alone
 
+    @cached_property
+    def _folder(self) -> str:
+        """The URL of the keeper's folder."""
+        stage = log_spec_of(self.ledger.whole.run(self.kept.keeper)).stage
+        assert stage is not None, f"{self.kept.keeper} has no folder"
+        return f"{as_url(stage)}/{self.kept.keeper}"
+
+    @cached_property
+    def staged_folders(self) -> tuple[str, ...]:
+        """As `LogRun`; without the source, only the keeper's folder."""
+        return (self._folder,) if self.kept.alone else super().staged_folders
+
     def source_address(self, workers: int = 0) -> ClusterAddress:
         """As `LogRun`; without the source, with the keeper's folder in place of its file system."""
         address = super().source_address(workers)
-        return replace(address, root_copy=folder_of(self.ledger, self.kept.keeper)) if self.kept.alone else address
+        return replace(address, root_copy=self._folder) if self.kept.alone else address
 
-    @property
+    @cached_property
     def source_root(self) -> str:
         """As `LogRun`; without the source, the keeper's folder, which is laid out in the same way."""
         if not self.kept.alone:
             return super().source_root
-        return open_folder(folder_of(self.ledger, self.kept.keeper), self.source_address().user)[1]
+        return open_folder(self._folder, self.source_address().user)[1]
 
-    @property
+    @cached_property
     def wal_root(self) -> str:
         """As `LogRun`; without the source, the keeper's folder."""
         return self.source_root if self.kept.alone else super().wal_root
@@ -170,20 +182,16 @@ def chosen(
     ledger: Ledger, table: str, at_ms: int | None, wanted: str | None = None, *, alone: bool = False
 ) -> tuple[Kept, int]:
     """The base from which a table is restored to a moment: the newest one that was complete then, or the `wanted` one
-    by its snapshot's name. With `alone`, one that was copied to its keeper's folder. Also returns the moment: `at_ms`,
-    or, if that is None, one that follows all that is in the folder.
+    by its snapshot's name. With `alone`, one that was copied to its keeper's folder, and of several keepers preferably
+    one that has all of the log up to the moment. Also returns the moment: `at_ms`, or, if that is None, one that
+    follows all that is in the folder.
 
     Raises NoBaseError, and UsageError.
     """
     table = table.removeprefix("default:")
-    all_kept = [Kept(run_id, base, alone, at_ms is None) for run_id, base in ledger.of("").bases.of_all_runs(table)]
-    kept = [one for one in all_kept if one.base.copied_ms or not alone]
-    if all_kept and not kept:
-        raise UsageError(
-            f"no base of {table} was copied to a folder, since the runs that keep it have no `copy_bases: true`: "
-            "without the source nothing of it can be restored",
-            table=table,
-        )  # fmt: skip
+    kept = [Kept(run_id, base, alone, at_ms is None) for run_id, base in ledger.of("").bases.of_all_runs(table)]
+    if alone:
+        kept = _copied(ledger, kept, table, at_ms, wanted)
     sources = {log_spec_of(ledger.run(one.keeper)).source.zookeeper for one in kept}
     if len(sources) > 1 and wanted is None:
         raise UsageError(
@@ -193,17 +201,46 @@ def chosen(
     return found, _latest_ms(ledger, found.keeper) if at_ms is None else at_ms
 
 
+def _copied(ledger: Ledger, all_kept: Sequence[Kept], table: str, at_ms: int | None, wanted: str | None) -> list[Kept]:
+    """The bases that are in a folder, of the keepers to prefer. Raises UsageError if there is none, or not `wanted`."""
+    kept = [one for one in all_kept if one.base.copied_ms]
+    lacking = [one for one in all_kept if one.base.copied_ms is None and wanted in (None, one.base.snapshot)]
+    if lacking and wanted not in {None if wanted is None else one.base.snapshot for one in kept}:
+        what = "no base" if wanted is None else f"base {wanted}"
+        raise UsageError(
+            f"{what} of {table} was {'' if wanted is None else 'not '}copied to a folder, as with `copy_bases: true`: "
+            "without the source nothing can be restored from it",
+            table=table,
+        )  # fmt: skip
+    if wanted is not None:
+        return kept
+    covered = {one.keeper: _covered_ms(ledger, one.keeper) for one in kept}
+    enough = max(covered.values(), default=0) if at_ms is None else at_ms + LogTimes.read().clock_skew_ms
+    return [one for one in kept if covered[one.keeper] >= enough] or kept
+
+
+def _covered_ms(ledger: Ledger, keeper: str) -> int:
+    ends = copied_ends(ledger.of(keeper))
+    return 0 if ends is None else ends.covered_ms
+
+
 def _latest_ms(ledger: Ledger, keeper: str) -> int:
     """A moment that follows all that a keeper has copied of the log, by any server's clock."""
-    ends = copied_ends(ledger.of(keeper))
-    return (now_ms() if ends is None else ends.at_ms) + LogTimes.read().clock_skew_ms
+    run = ledger.of(keeper)
+    ends, bases = copied_ends(run), run.bases.there()
+    copied = [0 if ends is None else max(ends.at_ms, ends.ended_ms), *(base.complete_ms for base in bases)]
+    copied += [file.staged_ms for file in run.staged.there()]
+    return max(copied) + LogTimes.read().clock_skew_ms
 
 
-def folder_of(ledger: RunLedger, keeper: str) -> str:
-    """The URL of the folder of a run of kind `keep`."""
-    spec = log_spec_of(ledger.whole.run(keeper))
-    assert spec.stage is not None, f"{keeper} has no folder"
-    return f"{as_url(spec.stage)}/{keeper}"
+def moment_of_unfinished(ledger: Ledger, name: str) -> int | None:
+    """The moment of the unfinished restore of this name to the latest moment, in ms; None if there is none."""
+    for record in ledger.runs():
+        if (record.name, record.kind, record.state) == (name, "restore", "running"):
+            given, window = base_of_restore(ledger.of(record.run_id)), spec_of(record).window
+            if given is not None and given.latest and window is not None:
+                return window.end_ms - 1
+    return None
 
 
 def planned(

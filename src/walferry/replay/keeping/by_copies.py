@@ -24,6 +24,8 @@ from uuid import uuid4
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.zookeeper import parse_znode
 from walferry.ledger import StagedFile
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import Retention, retention_now
@@ -43,6 +45,10 @@ AT_ONCE = 4
 UNFINISHED = ".copying"
 LEFT_MS = 3_600_000
 """age at which an unfinished copy counts as left behind by a killed process"""
+
+
+class AnotherClusterError(WalferryError):
+    """Another cluster was set up at the source's address; facts `run`, `cluster_id`."""
 
 
 class StageLostError(WalferryError):
@@ -117,11 +123,28 @@ def let_go(run: LogRun, keep_hours: float | None = None) -> list[str]:
     return sorted(applied)
 
 
+def require_same_source(run: LogRun, stage: Stage) -> None:
+    """Raise AnotherClusterError if the source's root folder has the id of another cluster than the run's plan found."""
+    plan = run.ledger.phases.facts("plan") or {}
+    planned = plan.get("cluster_id") or plan.get("source_cluster_id")
+    try:
+        content = b"".join(stage.source.read(f"{run.source_root}/hbase.id"))
+    except FileNotFoundError:
+        return  # not known: whoever needs more of it will fail
+    now = parse_znode(content, pb.ClusterId).cluster_id  # FSUtils.getClusterId
+    if planned not in (None, now):
+        raise AnotherClusterError(
+            f"the cluster at {run.log_spec.source.address().cluster} is another one now: its id is {now}, not "
+            f"{planned}. What was copied of the first one stays in {run.staged_folder}",
+            run=run.run_id, cluster_id=now,
+        )  # fmt: skip
+
+
 def tend(run: LogRun) -> float | None:
     """Copy every closed file that has no copy yet. Returns the seconds until the next call; None: no further call.
 
     A file that cannot be copied does not stop the others. Once those are copied, raises the first error: a
-    TransientError or an error of either file system.
+    TransientError or an error of either file system. Raises AnotherClusterError.
     """
     if is_over(run):
         leave(run)
@@ -131,6 +154,7 @@ def tend(run: LogRun) -> float | None:
         _note(run, [], looked_ms)
         return 1.0
     stage = stage_of(run)
+    require_same_source(run, stage)
     _sweep(stage)
     fences = run.fences()
     listed = [file for file in list_wals(stage.source, stage.root) if fences.starts_by(file)]

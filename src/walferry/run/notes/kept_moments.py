@@ -25,6 +25,8 @@ class CopiedEnds(BaseModel):
     """everything that was visible in the log at this moment is in the folder"""
     at_ms: int
     """when the pass began"""
+    ended_ms: int = 0
+    """when the pass ended; 0 in a note of an older walferry"""
     files: int
     """logs that have only pieces"""
     bytes: int
@@ -47,18 +49,21 @@ def copied_ends(ledger: RunLedger) -> CopiedEnds | None:
 
 
 class LostEnd(BaseModel):
-    """A log that is gone at the source without a closed copy: what it had past its pieces is lost."""
+    """A log that is gone at the source without a closed copy: what it had past its pieces, if any, is lost."""
 
     model_config = ConfigDict(frozen=True)
 
     kept_bytes: int
     """of its beginning"""
+    covered_ms: int = 0
+    """what was visible in it at this moment is kept; 0 in a note of an older walferry"""
     noticed_ms: int
 
 
-def note_lost_end(ledger: RunLedger, name: str, kept_bytes: int) -> None:
+def note_lost_end(ledger: RunLedger, name: str, kept_bytes: int, covered_ms: int) -> None:
     """Record that the end of a log is lost."""
-    ledger.notes.keep(_LOST, LostEnd(kept_bytes=kept_bytes, noticed_ms=now_ms()).model_dump(), name)
+    lost = LostEnd(kept_bytes=kept_bytes, covered_ms=covered_ms, noticed_ms=now_ms())
+    ledger.notes.keep(_LOST, lost.model_dump(), name)
 
 
 def lost_ends(ledger: RunLedger) -> dict[str, LostEnd]:

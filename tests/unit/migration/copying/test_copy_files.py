@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,22 @@ def test_a_file_of_the_right_length_and_other_bytes_is_written_anew(file: FileCo
     copied = copy_file(Checksums(), Checksums(), file)
     assert not copied.skipped
     assert copied.source_checksum == copied.target_checksum == b"0123456789".hex()
+
+
+def test_a_file_without_a_checksum_gets_the_targets_own_block_size(file: FileCopy) -> None:
+    asked: list[int | None] = []
+
+    class Asked(Local):
+        def write(
+            self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
+        ) -> None:
+            asked.append(block_size)
+            super().write(path, chunks, overwrite=overwrite, block_size=block_size)
+
+    copy_file(Local(), Asked(), file)
+    Path(file.target).unlink()
+    copy_file(Checksums(), Asked(), file)
+    assert asked == [None, Local().status(file.sources[1]).block_size]  # type: ignore[union-attr]
 
 
 def test_a_file_that_is_nowhere_is_named(file: FileCopy) -> None:

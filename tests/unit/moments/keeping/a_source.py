@@ -15,6 +15,7 @@ from unit.replay.keeping.test_by_copies import GROUP
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor, new_table
 from walferry.hbase.errors import TableNotFoundError
+from walferry.hbase.zookeeper import znode
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.snapshots.manifest import region_name
 from walferry.storage import Local
@@ -29,15 +30,11 @@ class Source:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.id = "its id"
         self.attributes: dict[str, str] = {}
         self.region_ids: dict[str, int] = {}
         self.taken: list[str] = []
         self.meanwhile: Callable[[], object] = lambda: None
         """what happens while a snapshot is taken"""
-
-    def cluster_id(self) -> str:
-        return self.id
 
     def servers(self) -> list[object]:
         return []
@@ -96,6 +93,12 @@ def source_of(run: KeepRun) -> Source:
     source: Any = run.source
     assert isinstance(source, Source)
     return source
+
+
+def set_up_again(run: KeepRun) -> None:
+    """Another cluster is where the source was."""
+    content = znode(pb.ClusterId(cluster_id="another id"))
+    Local().write(f"{run.source_root}/hbase.id", [content], overwrite=True)
 
 
 def write(run: KeepRun, folder: str, number: int, content: bytes, *, group: str = GROUP, age: float = 0) -> Path:

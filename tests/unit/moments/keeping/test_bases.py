@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.moments.keeping.a_source import CLOSED, OPEN, folder, source_of, write
+from unit.moments.keeping.a_source import CLOSED, OPEN, folder, set_up_again, source_of, write
 from unit.replay.keeping.test_by_copies import GROUP, LIVE
 from walferry import clock
 from walferry.errors import UsageError
@@ -56,7 +56,7 @@ def test_a_log_that_is_created_while_the_snapshot_is_taken_is_behind_the_fence(r
 
 def test_of_a_cluster_that_was_set_up_in_place_of_the_source_no_base_is_taken_and_older_ones_stay(run: KeepRun) -> None:
     assert taker(run).look()
-    source_of(run).id = "another id"
+    set_up_again(run)
     later_run = with_spec(run, base_hours=1e-9)
     assert not taker(later_run).look()
     assert len(run.ledger.bases.there()) == 2
@@ -136,7 +136,7 @@ def test_log_that_is_lost_leads_to_a_base_of_each_table(
     one.look()
     assert not one.look()
     if lost == "an end":
-        note_lost_end(run.ledger, f"{GROUP}.10", 5)
+        note_lost_end(run.ledger, f"{GROUP}.10", 5, covered_ms=1)
     else:
         now = clock.now_ms()
         for at_ms in (now - 700_000, now + 1):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from unit.formats.wal_builder import TRAILER, header
-from unit.moments.keeping.a_source import folder, write
+from unit.moments.keeping.a_source import CLOSED, OPEN, folder, set_up_again, source_of, write
 from unit.replay.keeping.test_by_copies import GROUP, LIVE
 from walferry.background import beside
 from walferry.clock import now_ms
@@ -19,6 +20,7 @@ from walferry.moments.keeping.keep_run import KeepRun
 from walferry.replay.keeping import by_copies, protect
 from walferry.run.notes.kept_moments import copied_ends, lost_ends
 from walferry.storage import FileSystem, Local
+from walferry.wal.fences import CLOCKS_APART_MS
 from walferry.wal.pieces import list_pieces, names_with_pieces, read_pieces
 
 
@@ -85,7 +87,7 @@ def test_the_loss_counts_from_the_last_moment_at_which_every_log_was_copied(
     broken: set[str] = {str(ends._stage.path)}
 
     def read(self: Local, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
-        if broken:
+        if broken and GROUP in path:
             raise OSError("no answer")
         return real(self, path, offset, length)
 
@@ -125,7 +127,59 @@ def test_a_log_that_is_gone_without_a_closed_copy_keeps_its_pieces_and_is_told_o
     (kept,) = kept_ends(by_copies.stage_of(run))
     assert lost_ends(run.ledger)[kept.name].kept_bytes == len(header())
     assert (kept.name, kept.number, kept.bytes) == (f"{GROUP}.10", 10, len(header()))
-    assert kept.copied_ms <= now_ms()
+    assert now_ms() < kept.copied_ms <= now_ms() + CLOCKS_APART_MS  # the folder's clock may be behind
+
+
+def test_a_log_that_is_gone_and_of_which_nothing_was_copied_is_lost_too(
+    run: KeepRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = Ends(run)
+    covered_ms = ends.copy().covered_ms
+    never_open = write(run, "oldWALs", 11, header() + TRAILER)
+    refused = write(run, LIVE, 12, header())
+    written = Local.write
+
+    def write_none_of_12(self: Local, path: str, *more: Any, **options: Any) -> None:
+        if f"{GROUP}.12" in path:
+            raise OSError("the folder is full")
+        written(self, path, *more, **options)
+
+    monkeypatch.setattr(Local, "write", write_none_of_12)
+    time.sleep(0.01)
+    assert ends.copy().covered_ms == covered_ms
+    for gone in (never_open, refused):
+        gone.unlink()
+    ends.copy()
+    lost = lost_ends(run.ledger)
+    assert {name: (end.kept_bytes, end.covered_ms) for name, end in lost.items()} == {
+        f"{GROUP}.11": (0, covered_ms), f"{GROUP}.12": (0, covered_ms),
+    }  # fmt: skip
+
+
+def test_a_log_that_comes_and_goes_between_two_looks_does_not_count_as_copied(run: KeepRun) -> None:
+    ends = Ends(run)
+    first = ends.copy()
+    write(run, LIVE, 10, CLOSED)
+    write(run, "oldWALs", 11, CLOSED)
+    write(run, LIVE, 12, OPEN)
+    time.sleep(0.01)
+    assert ends.copy().covered_ms == first.covered_ms
+
+
+def test_of_a_cluster_that_was_set_up_in_place_of_the_source_nothing_is_copied_or_lost(run: KeepRun) -> None:
+    ends = Ends(run)
+    first = ends.copy()
+    (source_of(run).root / LIVE / f"{GROUP}.10").unlink()
+    write(run, LIVE, 20, CLOSED)
+    write(run, LIVE, 21, OPEN)
+    set_up_again(run)
+    for look in (ends.copy, lambda: by_copies.tend(run)):
+        with pytest.raises(by_copies.AnotherClusterError, match="its id is another id, not its id"):
+            look()
+    assert copied_ends(run.ledger) == first
+    assert not lost_ends(run.ledger)
+    assert held(run, 10) == header()
+    assert not [path for path in folder(run).iterdir() if path.is_file()]
 
 
 def test_closed_logs_from_the_start_on_are_copied_whole(run: KeepRun) -> None:

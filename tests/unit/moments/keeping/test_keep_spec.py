@@ -50,6 +50,7 @@ def test_the_example_has_every_key() -> None:
     ("wrong", "said"),
     [
         ({"folder": "backup"}, "folder: give the whole path of a folder"),
+        ({"folder": "/kept#1"}, "folder: a folder whose path has #, ? or % cannot be written as a URL"),
         ({"folder": "/hbase/oldWALs/x"}, "folder: a folder of HBase's own, which deletes unknown files there"),
         ({"folder": "s3://bucket/x"}, "folder: s3://bucket/x: unknown kind of file"),
         ({"tables": ["hbase:meta"]}, "tables: system tables are not kept"),

@@ -84,6 +84,10 @@ class Life:
         region = self._at(number)
         self._mark(region, pb.RegionEventDescriptor.REGION_CLOSE, [])
         region.server, region.number = server, region.number + 1
+        self.open_again(region)
+
+    def open_again(self, region: Region) -> None:
+        """A region opens with its file."""
         self._mark(region, pb.RegionEventDescriptor.REGION_OPEN, ["abc"])
 
     def split(self, number: int, servers: tuple[str, str]) -> None:

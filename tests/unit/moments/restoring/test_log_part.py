@@ -26,7 +26,7 @@ from walferry.moments.restoring.log_part import (
     look,
     only_seen,
     part_of,
-    require_in_log,
+    parts_and_gaps,
     require_one_history,
 )
 from walferry.storage import Local
@@ -215,6 +215,24 @@ def test_a_bulk_load_just_before_a_base_counts_only_if_the_base_lacks_its_file(h
     base = TableBase("base", BEGIN_MS, BEGIN_MS, {REGION.decode(): BaseRegion(b"", 1, {b"f": 7})}, loaded)
     file = WalFile("log", "g", "s", 1, str(tmp_path / "log"), Place.ARCHIVED, 1)
     seen = [look(open_wal_at(Local(), file.path), file, "t1", moment(BEGIN_MS), base)]
-    parts = part_of(seen, "t1", base, moment(BEGIN_MS))
-    with nullcontext() if has else pytest.raises(NotInLogError, match="a bulk load, whose cells the log does not hold"):
-        require_in_log(seen, "t1", parts, base, moment(BEGIN_MS))
+    for may_grow in (False, True):
+        with (
+            nullcontext() if has else
+            pytest.raises(NotInLogError, match="a bulk load, whose cells the log does not hold")
+        ):  # fmt: skip
+            parts_and_gaps(seen, "t1", base, moment(BEGIN_MS), may_grow=may_grow)
+
+
+def test_numbers_that_are_missing_before_a_regions_last_opening_are_told(tmp_path: Path) -> None:
+    life = Life()
+    life.take_base()
+    happen(life, [("write", 0)])
+    region = life.regions[0]
+    region.number += 20  # the end of its server's log is lost
+    region.server = "B"
+    life.open_again(region)
+    at_ms = life.now_ms + 3_600_000
+    assert life.base is not None
+    for may_grow in (False, True):
+        _, gaps = parts_and_gaps(life.seen(tmp_path, at_ms), "t1", life.base, moment(at_ms), may_grow=may_grow)
+        assert [gap.region for gap in gaps] == [region.name]

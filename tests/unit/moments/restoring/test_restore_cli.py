@@ -90,8 +90,8 @@ def test_without_the_source_a_target_and_a_copied_base_are_needed(lost: RunLedge
         "error: with --from-folder the source is lost: name the new table's cluster by --to CONNECTION"
     )
     assert from_folder(tmp_path, "latest", "--to", "standby") == (
-        "error: no base of orders was copied to a folder, since the runs that keep it have no `copy_bases: true`: "
-        "without the source nothing of it can be restored"
+        "error: no base of orders was copied to a folder, as with `copy_bases: true`: without the source nothing "
+        "can be restored from it"
     )
     assert said(tmp_path, "orders", "latest", "new") == (
         "error: --at latest is for a lost source, with --from-folder: give a time"
@@ -109,7 +109,7 @@ def test_without_the_source_a_moment_up_to_which_the_log_was_not_copied_is_refus
     line = from_folder(tmp_path, iso(covered.covered_ms - 29_000), "--to", "standby")
     assert line == (
         f"error: all of the log was copied up to {iso(covered.covered_ms)} by the clock of moments-1, so, with "
-        f"servers' clocks that may differ, up to {iso(covered.covered_ms - 30_000)}: choose a moment before that, or "
+        f"servers' clocks that may differ, up to {iso(covered.covered_ms - 30_000)}: choose a moment up to then, or "
         "--at latest for all that is there"
     )
     with RestoreRun(lost.whole, *kept_of(lost, covered.covered_ms - 31_000)) as restore:
