@@ -25,6 +25,7 @@ from walferry.hbase import mutate
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
+from walferry.ledger.rows import Base
 from walferry.wal.files import WalFile, find_wal, list_wals
 
 FAMILY = "f"
@@ -60,6 +61,8 @@ class Data:
     start_ms: int
     end_ms: int
     logs: tuple[WalFile, ...]
+    base: Base
+    """a snapshot of the table from before it was written"""
 
     @property
     def cells(self) -> int:
@@ -90,6 +93,7 @@ def make(clusters: Clusters, table: str, cells: int) -> Data:
     width = min(cells, CELLS_A_ROW)
     create(clusters.source_client, table, rows)
     before = _roll(clusters)
+    base = _base(clusters.source_client, table, before)
     time.sleep(_QUIET_SECONDS)
     start_ms = now_ms()
     with ProcessPoolExecutor(_WRITERS) as writers:
@@ -106,7 +110,13 @@ def make(clusters: Clusters, table: str, cells: int) -> Data:
     found = digest(clusters.source_client, table)
     if found.cells != rows * width:
         raise WalferryError(f"{table} has {found.cells} cells, not {rows * width}")
-    return Data(table, rows, found, start_ms, end_ms, logs)
+    return Data(table, rows, found, start_ms, end_ms, logs, base)
+
+
+def _base(client: HBaseClient, table: str, fence: dict[str, int]) -> Base:
+    name, begun_ms = f"base-of-{table}", now_ms()
+    client.snapshot(name, table)
+    return Base(name, table, fence, begun_ms, now_ms(), 0)
 
 
 def log_paths(clusters: Clusters, data: Data) -> list[str]:

@@ -20,6 +20,7 @@ from walferry.errors import SidesDifferError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
+from walferry.moments.keeping.start import start_keep
 from walferry.pipeline import PhaseContext, do
 from walferry.replay.keeping import objects
 from walferry.run.given_spec import resolve
@@ -65,6 +66,16 @@ class Ours:
                     return self._run(folder, command)
                 finally:
                     do(run, "release", "", means)
+
+    def restore(self, data: Data, new: str) -> Timed:
+        """`walferry restore` at the source, from the base to the moment after the last edit, with its check."""
+        folder = self._folder()
+        source = _connection(self._clusters.source.address)
+        with Ledger.open(_ledger(folder)) as book:
+            keys = {"name": "bench", "source": source, "tables": [data.table], "folder": str(folder / "kept")}
+            run_id = start_keep(book, keys, _no_connection, "bench")
+            book.of(run_id).bases.record(data.base)
+        return self._run(folder, [str(_PROGRAM), "restore", data.table, "--at", _iso(data.end_ms), "--as", new])
 
     def copy_again(self, data: Data) -> Timed:
         """`walferry copy-again` of a table whose first copy counts as done, while nothing is replayed."""

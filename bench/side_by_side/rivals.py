@@ -55,6 +55,21 @@ class Rivals:
         sorting = self._job(target, "mapreduce.WALPlayer", settings, [self._inputs(paths), table, table])
         return self._job(target, "tool.BulkLoadHFilesTool", {}, [folder, table]).after(sorting)
 
+    def restore(self, snapshot: str, paths: Sequence[str], table: str, new: str, output: str | None = None) -> Timed:
+        """A clone of a snapshot at the source, and WALPlayer into it: live or, with a folder for HFiles, in bulk."""
+        source, begun = self._clusters.source, time.perf_counter()
+        self._clusters.source_client.clone_snapshot(snapshot, new)
+        cloned = time.perf_counter() - begun
+        if output is None:
+            played = self._job(source, "mapreduce.WALPlayer", {}, [self._inputs(paths), table, new])
+        else:
+            folder = f"{self._clusters.source_hdfs}{output}"
+            sorting = self._job(
+                source, "mapreduce.WALPlayer", {"wal.bulk.output": folder}, [self._inputs(paths), table, new]
+            )
+            played = self._job(source, "tool.BulkLoadHFilesTool", {}, [folder, new]).after(sorting)
+        return replace(played, seconds=played.seconds + cloned)
+
     def print_wal(self, paths: Sequence[Path]) -> Timed:
         """WALPrettyPrinter on files of this machine, keys and values, to nowhere."""
         arguments = ["-p", *(path.as_uri() for path in paths)]

@@ -152,6 +152,31 @@ def _play_in_bulk(bench: Bench, data: Data) -> Timed:
     return bench.rivals.play_wal_in_bulk(data_sets.log_paths(bench.clusters, data), data.table, bench.output())
 
 
+def _drop_new(bench: Bench, data: Data) -> None:
+    client, new = bench.clusters.source_client, _new(data)
+    if client.table_exists(new):
+        client.disable_table(new)
+        client.delete_table(new)
+
+
+def _restore_live(bench: Bench, data: Data) -> Timed:
+    paths = data_sets.log_paths(bench.clusters, data)
+    return bench.rivals.restore(data.base.snapshot, paths, data.table, _new(data))
+
+
+def _restore_in_bulk(bench: Bench, data: Data) -> Timed:
+    paths = data_sets.log_paths(bench.clusters, data)
+    return bench.rivals.restore(data.base.snapshot, paths, data.table, _new(data), bench.output())
+
+
+def _new(data: Data) -> str:
+    return f"{data.table}-before"
+
+
+def _restored(bench: Bench, data: Data, who: str, done: Timed) -> None:
+    data_sets.check(bench.clusters.source_client, _new(data), data.digest, who)
+
+
 def _same_cells(bench: Bench, data: Data, who: str, done: Timed) -> None:
     bench.check_target(data, who)
 
@@ -181,6 +206,7 @@ DECODED_BYTES = 2_000_000_000
 _LIVE = {"WALPlayer, live": _play_live}
 _BULK = {"WALPlayer, bulk, and BulkLoadHFilesTool": _play_in_bulk}
 _COMPARE = {"HashTable and SyncTable": lambda bench, data: bench.rivals.compare(data.table, bench.output())}
+_RESTORE = {"clone and WALPlayer, live": _restore_live, "clone and WALPlayer, bulk, loaded": _restore_in_bulk}
 _COUNT = {"RowCounter": lambda bench, data: bench.rivals.count_rows(data.table)}
 
 ROWS = (
@@ -216,6 +242,16 @@ ROWS = (
         lambda bench, data: bench.ours.copy_again(data),
         {"CopyTable": lambda bench, data: bench.rivals.copy_table(data.table)},
         Bench.empty_target, _same_cells, most_rounds=2,
+    ),
+    Row(
+        "restore-1.3m", "a table as of a moment, from a snapshot and the log since", 1_300_000, 1.5, None,
+        lambda bench, data: bench.ours.restore(data, _new(data)),
+        _RESTORE, _drop_new, _restored,
+    ),
+    Row(
+        "restore-10m", "the same", 10_000_000, 1.5, None,
+        lambda bench, data: bench.ours.restore(data, _new(data)),
+        _RESTORE, _drop_new, _restored, most_rounds=2,
     ),
     Row(
         "verify-equal", "compare two equal tables", 10_000_000, 3, 6,
