@@ -111,6 +111,7 @@ def copy_now(client: HBaseClient, writer: Writer) -> tuple[int, str]:
 
 def test_a_restored_table_is_a_copy_of_that_moment(
     source: MiniCluster, target: MiniCluster, at_source: HBaseClient, table: str, keeper: KeepRun, restored: Restore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     writer = Writer(at_source, table)
     with at_work(writer.write):
@@ -136,8 +137,10 @@ def test_a_restored_table_is_a_copy_of_that_moment(
         assert run.ledger.record.state == "done"
         facts = run.done("verify")
         assert facts["rows"] == len({row for row, _, _ in visible(source, copy)})
+    monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")  # Spark's workers do it all
     run = restored(table, second_ms, target)
     assert content(target, run.new_table) == content(source, second)
+    assert run.done("verify")["digest"] == facts["digest"]
 
 
 def test_before_a_truncation_works_and_past_it_is_refused(
@@ -191,10 +194,13 @@ def test_a_bulk_load_since_the_base_is_named(
     restored(table, before_ms)
 
 
+@pytest.mark.parametrize("where", ["here", "in Spark"])
 def test_the_check_finds_an_edit_that_was_not_applied(
-    at_source: HBaseClient, table: str, keeper: KeepRun, restored: Restore,
+    where: str, at_source: HBaseClient, table: str, keeper: KeepRun, restored: Restore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    if where == "in Spark":
+        monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")
     take_base(keeper)
     at_source.put(table, [Cell(b"b", b"f", b"q", b"1"), Cell(b"x", b"f", b"q", b"1")])
 

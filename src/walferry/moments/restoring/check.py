@@ -3,21 +3,22 @@
 The region servers' answers are one side. The other one is made without HBase: the cells of the base's store files and
 those of the log, merged in the order of a store, and resolved by the same rules at the same moment. Of the work that
 made the table, it shares only the parts of the log and the readers of files.
+
+Executors compare a large table. Each takes shares of neighbouring rows, and reads the whole log for each of them.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pyspark.sql import SparkSession
 
 from walferry.amounts import amount
 from walferry.apply.bulk_merge import Spool, sorted_cells, taken
@@ -33,54 +34,52 @@ from walferry.migration.sides.stored_sides import RANGE_BYTES, rules_of
 from walferry.moments.restoring.base import StoredBase
 from walferry.moments.restoring.restore_run import RestoreRun
 from walferry.snapshots.manifest import SnapshotRegion, cells_of, rows_inside
-from walferry.spark.clients import shared_files
+from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import fan_out
+from walferry.spark.session import session_for
 from walferry.storage import FileSystem
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
 
-log = logging.getLogger(__name__)
-
 NAMED_ROWS = 20
+SHARES_A_WORKER = 2
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class _Range:
-    """Rows of one region of the base, from its start to before its end."""
+class _Task:
+    """What a process needs to compare rows."""
 
-    region: SnapshotRegion
-    log: _LogCells
-    """the cells of the log in these rows"""
+    pair: RangePair
+    """the whole tables"""
+    root: str
+    """of the log"""
+    files: tuple[WalFile, ...]
+    wanted: WindowRows
 
 
-def check(run: RestoreRun, base: StoredBase, files: Sequence[WalFile], wanted: WindowRows) -> dict[str, Any]:
-    """Compare the whole new table. Facts: rows, cells, digest, differing, named.
+def check(
+    run: RestoreRun, spark: Callable[[], SparkSession], base: StoredBase, files: Sequence[WalFile], wanted: WindowRows
+) -> dict[str, Any]:
+    """Compare the whole new table, in executors if base and log are large. Facts: rows, cells, digest, differing.
 
     Raises SidesDifferError if a row differs.
     """
+    size = sum(file.length for file in files) + run.kept.base.bytes
+    session = session_for(spark, size, run.writing.here_bytes)
+    pair = RangePair(
+        run.source_address(workers(session)), run.target_address(), run.table, run.new_table, "", b"", b"",
+        rules_of(run.target.describe(run.new_table)), NAMED_ROWS,
+    )  # fmt: skip
+    task = _Task(pair, run.wal_root, tuple(files), wanted)
     ranges = [
         replace(region, start=start, end=stop)
         for region in base.regions
         for start, stop in pairwise([region.start, *rows_inside(run.source_files, region, RANGE_BYTES), region.end])
     ]
-    address, root, table = run.source_address(1), run.wal_root, run.table
-    starts = [one.start for one in ranges]
-    with closing(_Spooled(starts)) as spooled:
-
-        def read(file: WalFile) -> list[None]:
-            for batch in open_wal(shared_files(address), root, file):
-                spooled.add(batch, table, wanted)
-            return []
-
-        fan_out(None, read, files, what="read WALs", sizes=[file.length for file in files])
-        pair = RangePair(
-            address, run.target_address(), table, run.new_table, "", b"", b"",
-            rules_of(run.target.describe(run.new_table)), NAMED_ROWS,
-        )  # fmt: skip
-        items = [_Range(region, spooled.of(number)) for number, region in enumerate(ranges)]
-        found = fan_out(
-            None, lambda item: [_compare(pair, shared_files(address), item)], items, what="compare the new table"
-        )
+    # Each share reads the whole log: few shares cost less, more of them keep all workers at work until the end.
+    shares = split(ranges, 1 if session is None else SHARES_A_WORKER * workers(session))
+    found = fan_out(session, lambda share: [_compare_share(task, share)], shares, what="compare the new table")
     total = sum(found, NOTHING)
     if total.differing:
         rows = total.rows[:NAMED_ROWS]
@@ -93,26 +92,39 @@ def check(run: RestoreRun, base: StoredBase, files: Sequence[WalFile], wanted: W
     return {"rows": digest.rows, "cells": digest.cells, "digest": f"{digest.total:032x}", "differing": 0}
 
 
-def _compare(pair: RangePair, files: FileSystem, item: _Range) -> Outcome:
-    region = item.region
-    pair = replace(pair, region=region.name, start=region.start, stop=region.end)
-    return compare_pair(pair, partial(_expected, files, item), scans(pair)[1])
+def split(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
+    """The items in at most so many parts of neighbours, about equally many in each."""
+    size = max(1, -(-len(items) // count))
+    return [items[at : at + size] for at in range(0, len(items), size)]
 
 
-def _expected(files: FileSystem, item: _Range, start: bytes, stop: bytes) -> Iterator[CellIndex]:
+def _compare_share(task: _Task, share: Sequence[SnapshotRegion]) -> Outcome:
+    """Compare neighbouring ranges of rows, each of them within a region of the base."""
+    files = shared_files(task.pair.source)
+    with closing(_Spooled(share)) as spooled:
+        for file in task.files:
+            for batch in open_wal(files, task.root, file):
+                spooled.add(batch, task.pair.source_table, task.wanted)
+        return sum((_compare(task.pair, files, one, spooled.of(number)) for number, one in enumerate(share)), NOTHING)
+
+
+def _compare(pair: RangePair, files: FileSystem, one: SnapshotRegion, log: _LogCells) -> Outcome:
+    pair = replace(pair, region=one.name, start=one.start, stop=one.end)
+    return compare_pair(pair, partial(_expected, files, one, log), scans(pair)[1])
+
+
+def _expected(files: FileSystem, one: SnapshotRegion, log: _LogCells, start: bytes, stop: bytes) -> Iterator[CellIndex]:
     """The cells of base and log in some of a range's rows, from `start` to before `stop`."""
-    region = replace(item.region, start=start, end=stop)
-    yield from cells_of(files, region, now_ms(), newest=item.log.within(start, stop))
+    yield from cells_of(files, replace(one, start=start, end=stop), now_ms(), newest=log.within(start, stop))
 
 
 class _Spooled:
     """The log's cells, which wait in a local file until their range of rows is compared."""
 
-    def __init__(self, starts: Sequence[bytes]) -> None:
-        self._starts = starts
+    def __init__(self, ranges: Sequence[SnapshotRegion]) -> None:
+        self._ranges = ranges
         self._spool = Spool()
         self._places: dict[int, list[tuple[tuple[int, int], tuple[int, int]]]] = defaultdict(list)
-        self._adding = threading.Lock()
         self.close = self._spool.close
 
     def add(self, batch: EntryBatch, table: str, wanted: WindowRows) -> None:
@@ -124,15 +136,15 @@ class _Spooled:
         cells = gather(batch.buffer, start, start + length)
         order = batch.sequence_number[picked][entry]
         buffer, positions, order = sorted_cells([(cells, np.cumsum(length) - length, order)])
-        borders = [count_below(buffer, positions, row) for row in self._starts]
-        for number, (begin, end) in enumerate(pairwise([*borders, len(positions)])):
+        for number, one in enumerate(self._ranges):
+            begin = count_below(buffer, positions, one.start)
+            end = count_below(buffer, positions, one.end) if one.end else len(positions)
             if begin < end:
                 self._keep(number, taken(buffer, positions[begin:end])[0], order[begin:end])
 
     def _keep(self, number: int, cells: Bytes, order: Int64s) -> None:
-        with self._adding:
-            place = self._spool.add(cells.data), self._spool.add(np.ascontiguousarray(order).data.cast("B"))
-            self._places[number].append(place)
+        place = self._spool.add(cells.data), self._spool.add(np.ascontiguousarray(order).data.cast("B"))
+        self._places[number].append(place)
 
     def of(self, number: int) -> _LogCells:
         """The cells in a range of rows."""

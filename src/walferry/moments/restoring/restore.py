@@ -396,12 +396,12 @@ def apply_log(run: RestoreRun, spark: Spark) -> dict[str, Any]:
 
 def verify(run: RestoreRun, spark: Spark) -> dict[str, Any]:
     """The phase `verify`: compare the new table with base and log as their files show them. Facts: rows, cells, digest
-    (hex), differing (rows, at most some of them named).
+    (hex), differing.
 
     Raises SidesDifferError if a row differs.
     """
 
     def work() -> dict[str, Any]:
-        return check(run, _stored_base(run), _files(run), _wanted(run))
+        return check(run, spark, _stored_base(run), _files(run), _wanted(run))
 
     return _once(run, "verify", work)
