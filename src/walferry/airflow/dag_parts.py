@@ -19,6 +19,7 @@ from walferry.ledger import Ledger
 from walferry.process import open_ledger
 from walferry.run.run import LogRun, RunEndedError
 from walferry.run.spec import Cluster, Spec, TimeWindow, unknown_key
+from walferry.run.turn import TakenOverError
 from walferry.streams.kafka.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -79,9 +80,9 @@ def owned_step(run_id: str, owner: str, opened: Callable[[Ledger], AnyRun]) -> I
             raise
 
 
-def until_ended(run: AnyRun, work: Callable[[AnyRun], NoReturn], taken_over: type[WalferryError]) -> str:
-    """Work on a run that a person ends. Returns how it ended. The task is skipped, and not tried again, if `work`
-    raises `taken_over`, since another process goes on with the run."""
+def until_ended(run: AnyRun, work: Callable[[AnyRun], NoReturn]) -> str:
+    """Work on a run that a person ends. Returns how it ended. The task is skipped, and not tried again, once
+    another process goes on with the run."""
     try:
         work(run)
     except RunEndedError:
@@ -90,7 +91,7 @@ def until_ended(run: AnyRun, work: Callable[[AnyRun], NoReturn], taken_over: typ
             raise
         log.info("%s was aborted: %s", run.run_id, record.outcome)
         return record.outcome
-    except taken_over as overtaken:
+    except TakenOverError as overtaken:
         raise AirflowSkipException(str(overtaken)) from None
 
 

@@ -11,12 +11,12 @@ from walferry.errors import WalferryError
 from walferry.replay.keeping import protect
 from walferry.replay.rights.pace import Pace
 from walferry.run.notes.throttle import throttle_of
+from walferry.run.turn import Turn
 from walferry.streams.account import Account
 from walferry.streams.follower import Follower
 from walferry.streams.resolved import ResolvedTimes
 from walferry.streams.snapshot.sender import SnapshotSender
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.turn import Turn
 
 log = logging.getLogger(__name__)
 

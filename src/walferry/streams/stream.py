@@ -14,9 +14,11 @@ from walferry.replay.keeping import protect
 from walferry.replay.log.cut import start_fence
 from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.run import RunEndedError
+from walferry.run.turn import Turn
 from walferry.streams.beginning import begin, descriptor_of
 from walferry.streams.delivery import AnyDestination
 from walferry.streams.destination import open_destination
+from walferry.streams.fenced import explaining_fences
 from walferry.streams.follower import Follower
 from walferry.streams.message.changes import Form
 from walferry.streams.ordering.regions import KnownRegions
@@ -29,7 +31,6 @@ from walferry.streams.sending import Sending
 from walferry.streams.snapshot.covered import Covered
 from walferry.streams.snapshot.sender import SnapshotSender
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.turn import Turn
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +53,14 @@ def stream(run: StreamRun) -> None:
 
 def follow(run: StreamRun) -> NoReturn:
     """The phase `stream`: send every change until the run is ended. The phase is done then, and this raises
-    RunEndedError. Raises StreamTakenOverError if another process takes the stream over, which then has the phase.
+    RunEndedError. Raises TakenOverError if another process takes the stream over, which then has the phase.
 
     While the destination or the source cannot be reached, this waits and tries again: meanwhile the source's log is
     kept.
     """
 
     def work() -> dict[str, Any]:
-        turn = Turn(run)
+        turn = Turn(run, "stream")
         try:
             _follow_on(run, turn)
         except RunEndedError:
@@ -79,7 +80,7 @@ def _follow_on(run: StreamRun, turn: Turn) -> NoReturn:
             began = steady_s()
             try:
                 while True:
-                    with turn.explaining_fences():
+                    with explaining_fences(turn):
                         _follow(run, turn)
             except TransientError as error:
                 if steady_s() - began > RETRY_SECONDS[1]:

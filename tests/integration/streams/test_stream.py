@@ -138,7 +138,7 @@ def test_a_process_that_was_suspended_while_another_took_over_adds_nothing_and_e
         os.kill(suspended.pid, signal.SIGCONT)
         code, said = streamer.ended(0)
         assert len(said) == 1, said
-        assert said[0].startswith(f"error: another process has taken over stream {streamer.name}-1: this one ends")
+        assert said[0].startswith(f"error: another process has taken over {streamer.name}-1: this one ends")
         assert code == 1
         with streamer.ledger() as ledger:
             notes = ledger.of(f"{streamer.name}-1").notes.named(NOTE)

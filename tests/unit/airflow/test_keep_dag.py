@@ -21,6 +21,7 @@ from walferry.moments.keeping.keep_spec import KeepSpec
 from walferry.process import open_ledger
 from walferry.run.phases import phases_of
 from walferry.run.run import RunEndedError
+from walferry.run.turn import TakenOverError
 
 HBASE = {
     "conn_type": "hbase", "host": "127.0.0.1", "port": 1,
@@ -103,7 +104,7 @@ def test_a_task_that_another_process_has_overtaken_is_skipped_and_not_tried_agai
     dag_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overtaken(run: KeepRun) -> None:
-        raise keeping.KeepTakenOverError("another process keeps moments-1 now: this one ends")
+        raise TakenOverError("another process keeps moments-1 now: this one ends")
 
     run_id = dag_module.plan.function()
     ends(monkeypatch, overtaken)

@@ -26,12 +26,12 @@ from walferry.process import open_ledger
 from walferry.run.heartbeat import NOTE
 from walferry.run.phases import phases_of
 from walferry.run.run import RunEndedError
+from walferry.run.turn import Turn
 from walferry.streams import stream as following
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.start import start_stream
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.stream_spec import ONLY_KAFKA, StreamSpec, parse_stream_spec
-from walferry.streams.turn import Turn
 
 HBASE = {
     "conn_type": "hbase", "host": "127.0.0.1", "port": 1,
@@ -207,7 +207,7 @@ def test_a_task_whose_stream_another_process_has_taken_over_is_skipped_and_not_t
     run_id = dag_module.plan.function()
     finish(book.of(run_id), "protect", "fence")
     monkeypatch.setattr(following, "_follow", overtaken)
-    with pytest.raises(AirflowSkipException, match="another process has taken over stream changes-1"):
+    with pytest.raises(AirflowSkipException, match="another process has taken over changes-1"):
         dag_module.stream.function(run_id)
     assert book.run(run_id).state == "running"
     phase = book.of(run_id).phases.find("stream")

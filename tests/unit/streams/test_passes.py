@@ -4,13 +4,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from walferry.run.turn import Turn
 from walferry.streams.follower import Follower, Passed
 from walferry.streams.passes import Passes
 from walferry.streams.resolved import ResolvedTimes
 from walferry.streams.snapshot.records import Snapshots
 from walferry.streams.snapshot.sender import SnapshotSender
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.turn import Turn
 
 
 def test_a_snapshot_is_told_how_far_the_log_was_followed_and_how_that_is_recorded() -> None:

@@ -79,10 +79,10 @@ def keep(run: str) -> str:
 
     The task is skipped if another process goes on with the run, and not tried again.
     """
-    from walferry.moments.keeping.keep import KeepTakenOverError, keep_on
+    from walferry.moments.keeping.keep import keep_on
 
     with keep_step(run) as opened:
-        return until_ended(opened, keep_on, KeepTakenOverError)
+        return until_ended(opened, keep_on)
 
 
 def _do(run_id: str, phase: str) -> None:

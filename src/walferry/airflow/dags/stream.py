@@ -87,10 +87,9 @@ def stream(run: str) -> str:
     The task is skipped if another process takes the stream over, and not tried again.
     """
     from walferry.streams.stream import follow
-    from walferry.streams.turn import StreamTakenOverError
 
     with stream_step(run) as opened:
-        return until_ended(opened, follow, StreamTakenOverError)
+        return until_ended(opened, follow)
 
 
 def _do(run_id: str, phase: str) -> None:

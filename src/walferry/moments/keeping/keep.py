@@ -21,6 +21,7 @@ from walferry.replay.keeping import by_copies, protect
 from walferry.replay.keeping.by_copies import stage_of
 from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.run import RunEndedError
+from walferry.run.turn import Turn
 from walferry.wal.files import WalFile, list_wals
 
 log = logging.getLogger(__name__)
@@ -37,10 +38,6 @@ WORK: Mapping[str, Callable[[KeepRun], object]] = {
     "keep": lambda run: keep_on(run),
 }
 """The function of each phase of a run of kind `keep` (`run.phases`). All are idempotent."""
-
-
-class KeepTakenOverError(WalferryError):
-    """Another process of the ledger has begun the phase `keep`, and this one ends; fact `run`."""
 
 
 def keep(run: KeepRun) -> None:
@@ -76,24 +73,16 @@ def _positions(listed: list[WalFile], fence: Mapping[str, int]) -> list[LogPosit
 
 def keep_on(run: KeepRun) -> NoReturn:
     """The phase `keep`: copy the log and take bases until the run is ended. The phase is done then, and this raises
-    RunEndedError. Raises KeepTakenOverError if another process has begun the phase.
+    RunEndedError. Raises TakenOverError if another process has begun the phase.
 
     While the source cannot be reached, this waits and tries again.
     """
 
     def work() -> dict[str, Any]:
-        attempt = _attempts(run)
-
-        def require_turn() -> None:
-            if _attempts(run) != attempt:
-                raise KeepTakenOverError(f"another process keeps {run.run_id} now: this one ends", run=run.run_id)
-            state = run.ledger.record.state
-            if state != "running":
-                raise RunEndedError(f"run {run.run_id} has ended as {state}", run=run.run_id)
-
+        turn = Turn(run, "keep")
         try:
             with protect.tended(run), beside(lambda ended: tend_ends(run, ended), "ends of open logs"):
-                _keep_on(run, require_turn)
+                _keep_on(run, turn)
         except RunEndedError:
             if (state := run.ledger.record.state) == "running":
                 raise
@@ -104,20 +93,15 @@ def keep_on(run: KeepRun) -> NoReturn:
     raise RunEndedError(f"run {run.run_id} has ended as {facts['ended']}", run=run.run_id)
 
 
-def _attempts(run: KeepRun) -> int:
-    phase = run.ledger.phases.find("keep")
-    return phase.attempts if phase else 0
-
-
-def _keep_on(run: KeepRun, require_turn: Callable[[], None]) -> NoReturn:
+def _keep_on(run: KeepRun, turn: Turn) -> NoReturn:
     """Take bases and delete what is no longer needed, again after each transient error, such as one of the ledger."""
     pause = RETRY_SECONDS[0]
     while True:
         began = steady_s()
         try:
-            _keep(run, require_turn)
+            _keep(run, turn)
         except TransientError as error:
-            require_turn()
+            turn.require()
             if steady_s() - began > RETRY_SECONDS[1]:
                 pause = RETRY_SECONDS[0]
             log.warning("%s; trying again in %.0f s", error, pause)
@@ -126,14 +110,14 @@ def _keep_on(run: KeepRun, require_turn: Callable[[], None]) -> NoReturn:
             pause = min(2 * pause, RETRY_SECONDS[1])
 
 
-def _keep(run: KeepRun, require_turn: Callable[[], None]) -> NoReturn:
+def _keep(run: KeepRun, turn: Turn) -> NoReturn:
     """Until an error ends it. While the run is paused, the log is copied and nothing else is done."""
     stage = stage_of(run)
-    bases, copied = BaseTaker(run, require_turn), BasesInFolder(stage)
+    bases, copied = BaseTaker(run, turn.require), BasesInFolder(stage)
     let_go_at = -LET_GO_SECONDS
     end_wait(run.ledger)
     while True:
-        require_turn()
+        turn.require()
         if not run.ledger.record.paused:
             did = bases.look()
             if did or steady_s() - let_go_at >= LET_GO_SECONDS:
@@ -142,6 +126,6 @@ def _keep(run: KeepRun, require_turn: Callable[[], None]) -> NoReturn:
                     bases.drop_orphans()
                     let_go(run, stage, copied)
                 except (WalferryError, OSError) as error:  # the log must be copied on
-                    require_turn()
+                    turn.require()
                     log.warning("what is no longer needed was not deleted; trying again: %s", error)
         time.sleep(LOOK_SECONDS)

@@ -16,11 +16,12 @@ from walferry.background import begun
 from walferry.cutover.ways_out import abort
 from walferry.errors import TransientError, WalferryError
 from walferry.moments.keeping import keep as keeping
-from walferry.moments.keeping.keep import KeepTakenOverError, begin, keep_on
+from walferry.moments.keeping.keep import begin, keep_on
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.replay.keeping import by_copies
 from walferry.run.notes.kept_moments import copied_ends
 from walferry.run.run import RunEndedError
+from walferry.run.turn import TakenOverError
 from walferry.storage import Local
 
 
@@ -95,7 +96,7 @@ def test_a_process_whose_run_another_one_goes_on_with_ends_and_leaves_the_folder
     at_work = begun(lambda: keep_on(with_spec(run, tail_seconds=0.05)), "keep")
     wait_until(lambda: bases(run) == {"a", "b"}, "there is no base")
     run.ledger.phases.start("keep")
-    with pytest.raises(KeepTakenOverError, match="another process keeps moments-1 now"):
+    with pytest.raises(TakenOverError, match="another process has taken over moments-1"):
         at_work.result(30)
     assert folder(run).exists()
     phase = run.ledger.phases.find("keep")

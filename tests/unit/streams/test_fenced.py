@@ -11,9 +11,9 @@ from unit.streams.stream_ledger import opened
 from walferry.errors import WalferryError
 from walferry.ledger import Ledger
 from walferry.run.run import RunEndedError
-from walferry.streams.fenced import FencedError
+from walferry.run.turn import TakenOverError, Turn
+from walferry.streams.fenced import FencedError, explaining_fences
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.turn import StreamTakenOverError, Turn
 
 
 @pytest.fixture
@@ -27,34 +27,26 @@ def run(tmp_path: Path) -> Iterator[StreamRun]:
 
 
 def fence(turn: Turn) -> None:
-    with turn.explaining_fences():
+    with explaining_fences(turn):
         raise FencedError("another one writes as walferry-c1-changes-0", transactional_id="walferry-c1-changes-0")
 
 
 def test_a_process_hears_from_the_ledger_and_from_kafka_in_the_same_words_that_it_was_overtaken(
     run: StreamRun,
 ) -> None:
-    turn = Turn(run)
+    turn = Turn(run, "stream")
     turn.require()
     run.ledger.phases.start("stream")
-    with pytest.raises(StreamTakenOverError, match="another process has taken over stream changes-1") as by_ledger:
+    with pytest.raises(TakenOverError, match="another process has taken over changes-1") as by_ledger:
         turn.require()
-    with pytest.raises(StreamTakenOverError) as by_kafka:
+    with pytest.raises(TakenOverError) as by_kafka:
         fence(turn)
     assert str(by_kafka.value) == str(by_ledger.value)
     assert by_kafka.value.exit_code == by_ledger.value.exit_code == 1
 
 
-def test_an_overtaken_process_is_overtaken_also_after_the_run_has_ended(run: StreamRun) -> None:
-    turn = Turn(run)
-    run.ledger.phases.start("stream")
-    run.ledger.end("aborted", "kim", "no longer needed")
-    with pytest.raises(StreamTakenOverError):
-        turn.require()
-
-
 def test_the_last_process_of_a_run_that_has_ended_was_not_overtaken_by_the_next_run(run: StreamRun) -> None:
-    turn = Turn(run)
+    turn = Turn(run, "stream")
     run.ledger.end("aborted", "kim", "no longer needed")
     with pytest.raises(RunEndedError, match="run changes-1 has ended as aborted"):
         fence(turn)
@@ -62,6 +54,6 @@ def test_the_last_process_of_a_run_that_has_ended_was_not_overtaken_by_the_next_
 
 def test_a_stream_of_the_same_name_in_another_ledger_is_told_as_such(run: StreamRun) -> None:
     with pytest.raises(WalferryError, match=r"another ledger has a stream of this name .* another name") as told:
-        fence(Turn(run))
-    assert not isinstance(told.value, StreamTakenOverError)
+        fence(Turn(run, "stream"))
+    assert not isinstance(told.value, TakenOverError)
     assert told.value.transactional_id == "walferry-c1-changes-0"
