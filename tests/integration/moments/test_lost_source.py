@@ -100,6 +100,8 @@ def test_a_table_of_a_lost_cluster_is_what_it_was_at_a_moment_and_at_the_last_lo
     at_end = restored(keeper, table, "latest")
     assert content(target, at_end["new_table"]) == last
     assert "may be missing" in at_end["doubts"][0]
+    with keeper.ledger() as ledger:
+        assert f"; doubtful: {at_end['doubts'][0]}" in ledger.run(at_end["run"]).outcome
     assert at_moment["digest"] == while_alive["digest"] != at_end["digest"]
 
     refused = walferry(

@@ -58,6 +58,9 @@ log = logging.getLogger(__name__)
 LATEST = "latest"
 """the moment after all that is in a folder"""
 
+DOUBTS_SHOWN = 3
+"""in the outcome of a run"""
+
 Spark = Callable[[], SparkSession]
 """opens the session, or returns the open one"""
 
@@ -73,7 +76,7 @@ WORK: Mapping[str, Callable[[RestoreRun, Spark], object]] = {
     "clone": lambda run, spark: copying.clone(run, run.table),
     "apply": lambda run, spark: apply_log(run, spark),
     "verify": lambda run, spark: verify(run, spark),
-    "release": lambda run, spark: protect.finish(run, outcome(run)),
+    "release": lambda run, spark: protect.finish(run, outcome(run) + _doubtful(run)),
 }
 """The function of each phase of a restore (`run.phases`). All are idempotent."""
 
@@ -174,6 +177,13 @@ def outcome(run: RestoreRun) -> str:
     return (
         f"{run.new_table} is {run.table} {when}: {amount(made['rows'], 'row')}, "
         f"{amount(made['cells'], 'cell')}, digest {made['digest']}"
+    )
+
+
+def _doubtful(run: RestoreRun) -> str:
+    doubts = run.done("end")["doubts"]
+    return "".join(f"; doubtful: {doubt}" for doubt in doubts[:DOUBTS_SHOWN]) + (
+        f"; and {len(doubts) - DOUBTS_SHOWN} more, see its report" if len(doubts) > DOUBTS_SHOWN else ""
     )
 
 
