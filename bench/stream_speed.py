@@ -4,7 +4,8 @@
 One real HBase and one real broker on this machine. The rows are written while the stream is paused, so that it then
 has nothing to wait for; its transactions, JSON and read points are in the time. Then all rows of the table are sent
 again, from a snapshot, which is taken within the time. The plain producer sends the same keys and values as the changes
-had, which it has in memory, without transactions.
+had, which it has in memory, without transactions. What the stream costs the source is the processor time of HBase and
+HDFS while the changes are sent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 import typer
 import yaml
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
@@ -40,16 +42,20 @@ def main(
     rows: Annotated[int, typer.Option(help="rows to write, one cell each")] = 500_000,
     value_bytes: Annotated[int, typer.Option(help="bytes of each value")] = 100,
     rounds: Annotated[int, typer.Option(help="how often each way is timed")] = 3,
+    image: Annotated[bool, typer.Option(help="each change with the row after it")] = False,
 ) -> None:
     """Print one line for each round, and JSON with the best rates."""
     with tempfile.TemporaryDirectory(prefix="walferry-bench") as folder, servers(Path(folder)) as (cluster, broker):
         found = []
         for number in range(rounds):
-            streamed, again = stream_seconds(Path(folder) / str(number), cluster, broker, number, rows, value_bytes)
+            given = {"image": "after"} if image else {}
+            streamed, again, source = stream_seconds(
+                Path(folder) / str(number), cluster, broker, number, rows, value_bytes, given
+            )
             sent, plain = producer_seconds(broker, f"{TOPIC}{number}")
             found.append((rows / streamed, rows / again, sent / plain))
             told = "stream {:,.0f}/s, rows of a snapshot {:,.0f}/s, plain producer {:,.0f}/s".format(*found[-1])
-            print(f"{rows} events: {told}", flush=True)
+            print(f"{rows} events: {told}; {1e6 * source / rows:.0f} µs of the source's processors each", flush=True)
     stream, snapshot, producer = (max(rates) for rates in zip(*found, strict=True))
     best = {"stream": round(stream), "snapshot": round(snapshot), "producer": round(producer)}
     print(json.dumps(best | {"ratio": round(stream / producer, 2)}))
@@ -63,10 +69,11 @@ def servers(folder: Path) -> Iterator[tuple[MiniCluster, Broker]]:
 
 
 def stream_seconds(
-    folder: Path, cluster: MiniCluster, broker: Broker, number: int, rows: int, value_bytes: int
-) -> tuple[float, float]:
-    """Write rows while a stream is paused; how long it then takes until Kafka has committed all of them, and how long
-    it takes to send all rows of the table again."""
+    folder: Path, cluster: MiniCluster, broker: Broker, number: int, rows: int, value_bytes: int, given: dict[str, str]
+) -> tuple[float, float, float]:
+    """Write rows while a stream is paused; how long it then takes until Kafka has committed all of them, how long it
+    takes to send all rows of the table again, and the source's processor seconds of the first. `given`: more keys of
+    the spec."""
     folder.mkdir()
     table, topic = f"{TABLE}{number}", f"{TOPIC}{number}"
     spec = {
@@ -74,7 +81,7 @@ def stream_seconds(
         "source": {
             "zookeeper": cluster.address.zookeeper, "webhdfs": cluster.address.webhdfs, "rootdir": cluster.rootdir,
         },
-        "create_topics": {"partitions": PARTITIONS}, "resolved": 0,
+        "create_topics": {"partitions": PARTITIONS}, "resolved": 0, **given,
     }  # fmt: skip
     path = folder / "stream.yaml"
     path.write_text(yaml.safe_dump(spec))
@@ -88,16 +95,22 @@ def stream_seconds(
             walferry(["pause", table], environment)
             time.sleep(3)
             write(client, table, rows, value_bytes, "more")
-            began = time.monotonic()
+            used, began = processor_seconds(cluster), time.monotonic()
             walferry(["resume", table], environment)
             await_messages(broker, topic, BATCH + rows)
-            took = time.monotonic() - began
+            took, used = time.monotonic() - began, processor_seconds(cluster) - used
             began = time.monotonic()
             walferry(["send-again", table, "--table", table, "--reason", "measured"], environment)
             await_messages(broker, topic, 2 * (BATCH + rows))
             again = time.monotonic() - began
         walferry(["abort", table, "--reason", "measured"], environment)
-    return took, again
+    return took, again, used
+
+
+def processor_seconds(cluster: MiniCluster) -> float:
+    """What HBase and HDFS have used of the processors since they were started."""
+    times = [psutil.Process(pid).cpu_times() for pid in cluster.pids.values()]
+    return sum(one.user + one.system for one in times)
 
 
 def write(client: HBaseClient, table: str, rows: int, value_bytes: int, prefix: str = "row") -> None:
