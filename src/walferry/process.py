@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from walferry.ledger import Ledger
     from walferry.run.run import Run
 
-QUIET = ("kazoo", "py4j", "great_expectations", "hdfs", "numba")
+QUIET = ("kazoo", "py4j", "great_expectations", "hdfs", "numba", "pyiceberg")
 
 
 def set_up_logging() -> None:

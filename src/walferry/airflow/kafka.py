@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
-from walferry.errors import TransientError, UsageError, WalferryError
-from walferry.run.given_spec import Connection
+from walferry.airflow.secret_connection import secret_connection
+from walferry.errors import WalferryError
 from walferry.streams.stream_spec import settings_of_connection
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class KafkaHook(BaseHook):
 
     def get_conn(self) -> KafkaSettings:
         """The settings of a client. Raises UsageError for a connection that cannot be used."""
-        return settings_of_connection(self.kafka_conn_id, kafka_connection(self.kafka_conn_id))
+        return settings_of_connection(self.kafka_conn_id, secret_connection(self.kafka_conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
         """Log in and list the topics, for the form's test button. Returns one line either way."""
@@ -41,28 +40,6 @@ class KafkaHook(BaseHook):
         except WalferryError as error:
             # Airflow gives a connection under test a made-up id.
             return False, str(error).replace(f"connection {self.kafka_conn_id}", "the connection")
-
-
-def kafka_connection(connection_id: str) -> Connection:
-    """The fields of an Airflow connection, for `streams.stream_spec.kafka_settings`.
-
-    Raises TransientError if Airflow does not give it: it says the same of a connection that does not exist and of one
-    that it cannot read at the moment.
-    """
-    try:
-        known: Any = BaseHook.get_connection(connection_id)
-    except (AirflowNotFoundException, AirflowRuntimeError):
-        raise TransientError(
-            f"Airflow does not give the connection {connection_id}: add it, with type kafka, or look whether Airflow's "
-            "API server and secrets backends answer",
-            connection=connection_id,
-        ) from None
-    try:
-        extra = dict(known.extra_dejson)
-    except (ValueError, TypeError):
-        # The error's own text may quote the extra, and with it a password.
-        raise UsageError(f"connection {connection_id}: its extra is not JSON", connection=connection_id) from None
-    return Connection(known.host, known.port, known.login, known.password, extra)
 
 
 def _examine(settings: KafkaSettings) -> str:

@@ -49,6 +49,8 @@ def stream(
                 size = found["rows_first"].get(table)
                 rows = "" if size is None else f", first its rows: about {size / 1e6:.0f} MB as stored"
                 print(f"{table} -> {found['topics'][table] if 'topics' in found else found['folder']}{rows}")
+            for name, commit in found.get("iceberg", {}).items():
+                print(f"Iceberg table {name}: {'to be made' if commit is None else f'has commit {commit}'}")
             print(f"positions: {found['positions'] if 'positions' in found else found['folder']}")
         return
     with open_ledger(ledger) as book:

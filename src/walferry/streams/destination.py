@@ -10,19 +10,19 @@ from typing import Any
 
 from walferry.streams.opened import OpenedDestination
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.stream_spec import KafkaConnections, ResolvedStreamSpec
+from walferry.streams.stream_spec import ResolvedStreamSpec, SecretConnections
 
 
-def examine_destination(spec: ResolvedStreamSpec, cluster_id: str, kafka: KafkaConnections) -> dict[str, Any]:
+def examine_destination(spec: ResolvedStreamSpec, cluster_id: str, secrets: SecretConnections) -> dict[str, Any]:
     """Examine where a stream is to go, and change nothing; `cluster_id` is the source's. Raises UsageError for what
     stands in the way. Returns facts for people."""
     if spec.parquet is not None:
         from walferry.streams import to_parquet
 
-        return to_parquet.examine(spec, cluster_id)
+        return to_parquet.examine(spec, cluster_id, secrets)
     from walferry.streams import to_kafka
 
-    return to_kafka.examine(spec, cluster_id, kafka)
+    return to_kafka.examine(spec, cluster_id, secrets)
 
 
 def plan_destination(run: StreamRun) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from walferry.run.run import file_system
 from walferry.streams.destination import examine_destination, plan_destination
 from walferry.streams.snapshot.taking import require_readable
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.stream_spec import KafkaConnections, ResolvedStreamSpec, environment_kafka
+from walferry.streams.stream_spec import ResolvedStreamSpec, SecretConnections, environment_secrets
 
 
-def examine(spec: ResolvedStreamSpec, kafka: KafkaConnections = environment_kafka) -> dict[str, Any]:
+def examine(spec: ResolvedStreamSpec, secrets: SecretConnections = environment_secrets) -> dict[str, Any]:
     """Examine source and destination, and change nothing. Raises UsageError that lists what stands in the way.
 
     Facts: version and cluster_id of the source; of Kafka topics by table, positions, and the partitions of topics that
@@ -23,7 +23,7 @@ def examine(spec: ResolvedStreamSpec, kafka: KafkaConnections = environment_kafk
     with HBaseClient(spec.log_address()) as source:
         _require_source(spec, source)
         spec.decoder()
-        found = examine_destination(spec, source.cluster_id(), kafka)
+        found = examine_destination(spec, source.cluster_id(), secrets)
         held = source.held_bytes() if spec.snapshot else {}
         return {
             "version": source.version(),

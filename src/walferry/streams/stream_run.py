@@ -7,7 +7,7 @@ from walferry.ledger import Ledger, RunRecord
 from walferry.run.run import LogRun
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.message.changes import Form
-from walferry.streams.stream_spec import KafkaConnections, environment_kafka, kafka_settings, recorded_stream_spec
+from walferry.streams.stream_spec import SecretConnections, environment_secrets, kafka_settings, recorded_stream_spec
 
 _POSITIONS = "stream has recorded positions"
 """a note of the run: its destination has positions"""
@@ -21,16 +21,16 @@ class StreamRun(LogRun):
         ledger: Ledger,
         record: RunRecord | str,
         actor: str | None = None,
-        kafka: KafkaConnections = environment_kafka,
+        secrets: SecretConnections = environment_secrets,
     ) -> None:
-        """As `LogRun`. `kafka`: where Kafka's connection is kept."""
+        """As `LogRun`. `secrets`: where connections are kept that have secrets."""
         super().__init__(ledger, record, actor)
         self.spec = recorded_stream_spec(self.record)
-        self._kafka = kafka
+        self.secrets = secrets
 
     def kafka(self) -> KafkaSettings:
         """How to reach Kafka, read anew each time: somebody may have changed a secret. Raises UsageError."""
-        return kafka_settings(self.spec, self._kafka)
+        return kafka_settings(self.spec, self.secrets)
 
     def form(self) -> Form:
         """What changes look like. Raises UsageError if the decoder cannot be imported."""

@@ -25,12 +25,15 @@ from walferry.run.spec import (
     rate,
     table_patterns,
 )
+from walferry.streams.history.catalog import CatalogSettings, TableNames
+from walferry.streams.history.catalog import settings_of_connection as catalog_of_connection
 from walferry.streams.kafka.new_topics import Creation, positions_topic
 from walferry.streams.kafka.settings import OF_CONSUMERS, KafkaSettings, is_secret
 from walferry.streams.message.changes import BytesAs, Decode, Selection
 
-KafkaConnections = Callable[[str], Connection]
-"""the fields of a connection by its id; raises UsageError if there is none"""
+SecretConnections = Callable[[str], Connection]
+"""the fields of a connection that has secrets, by its id; raises UsageError if there is none"""
+_IS_WEBHDFS = re.compile(r"s?webhdfs://")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -59,6 +62,28 @@ ONLY_KAFKA = (
 """keys that say how changes go to Kafka"""
 
 
+class Iceberg(BaseModel):
+    """A catalogue of Iceberg tables, and the tables that get the files of the folder, too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    catalog: str = Field(
+        default="iceberg_default", min_length=1, description="Airflow connection whose extra has pyiceberg's properties"
+    )
+    namespace: str = Field(pattern=r"^\w+(\.\w+)*$", description="of the tables")
+    changes: str = Field(default="", pattern=r"^\w*$", description="the table of changes; default: the stream's name")
+    events: str = Field(default="", pattern=r"^\w*$", description="the table of events; default: NAME_events")
+    location: str = Field(
+        default="",
+        pattern=r"^(\w+:/.*)?$",
+        description="the folder as a URL for engines, such as hdfs://nameservice/path; default: file://, if the folder "
+        "is a path",
+    )
+    expire_days: float | None = Field(
+        default=1, gt=0, description="snapshots are expired after so many days; null: never"
+    )
+
+
 class Parquet(BaseModel):
     """A folder of Parquet files, in place of Kafka, and when files are added to it: whichever is first."""
 
@@ -69,6 +94,24 @@ class Parquet(BaseModel):
     commit_bytes: ByteCount = Field(
         default=64_000_000, description="or once rows take so much memory: bytes, such as 64MB"
     )
+    iceberg: Iceberg | None = Field(
+        default=None,
+        description="Iceberg tables of the same files: catalog, namespace, changes, events, location, expire_days",
+    )
+
+    @field_validator("iceberg")
+    @classmethod
+    def _has_location(cls, iceberg: Iceberg | None, info: ValidationInfo) -> Iceberg | None:
+        if iceberg is not None and not iceberg.location and _IS_WEBHDFS.match(info.data.get("folder", "")):
+            raise ValueError("give location: the folder as engines name it, such as hdfs://nameservice/path")
+        return iceberg
+
+    @property
+    def location(self) -> str:
+        """The folder as engines name it, without a trailing slash."""
+        if self.iceberg is not None and self.iceberg.location:
+            return self.iceberg.location.rstrip("/")
+        return f"file://{Path(self.folder.removeprefix('file://')).absolute()}"
 
 
 class Rows(BaseModel):
@@ -103,7 +146,7 @@ class StreamSpec(BaseModel):
         title="Parquet",
         default=None,
         description="A folder for Parquet files, instead of Kafka: folder (webhdfs://host:port/path, or a path), "
-        "commit_seconds, commit_bytes.",
+        "commit_seconds, commit_bytes, iceberg.",
     )
     tables: list[str] = Field(
         title="Tables",
@@ -259,6 +302,14 @@ class StreamSpec(BaseModel):
         return f"topic {self.positions_topic}" if self.parquet is None else f"folder {self.parquet.folder}"
 
     @property
+    def iceberg_tables(self) -> TableNames | None:
+        """The Iceberg tables; None if there are none."""
+        wanted = None if self.parquet is None else self.parquet.iceberg
+        if wanted is None:
+            return None
+        return TableNames(wanted.namespace, wanted.changes or self.name, wanted.events or f"{self.name}_events")
+
+    @property
     def selection(self) -> Selection:
         """Which cells are sent."""
         columns = (column.partition(":") for column in self.columns)
@@ -340,12 +391,21 @@ def recorded_stream_spec(run: RunRecord) -> ResolvedStreamSpec:
     return read_keys(ResolvedStreamSpec, run, run.spec)
 
 
-def environment_kafka(connection_id: str) -> Connection:
-    """Kafka's connection from this process's environment: `AIRFLOW_CONN_<ID>`."""
-    return from_environment(connection_id, "write kafka: {bootstrap: host:port} into the spec")
+def environment_secrets(connection_id: str) -> Connection:
+    """A connection that has secrets, from this process's environment: `AIRFLOW_CONN_<ID>`."""
+    return from_environment(
+        connection_id, "name another one in the spec (instead of Kafka's: kafka: {bootstrap: host:port})"
+    )
 
 
-def kafka_settings(spec: StreamSpec, connections: KafkaConnections = environment_kafka) -> KafkaSettings:
+def catalog_settings(spec: StreamSpec, connections: SecretConnections = environment_secrets) -> CatalogSettings:
+    """How to reach the catalogue of Iceberg tables, with its secrets. Raises UsageError."""
+    assert spec.parquet is not None, "the stream goes to Kafka"
+    assert spec.parquet.iceberg is not None, "it has no Iceberg tables"
+    return catalog_of_connection(spec.parquet.iceberg.catalog, connections(spec.parquet.iceberg.catalog))
+
+
+def kafka_settings(spec: StreamSpec, connections: SecretConnections = environment_secrets) -> KafkaSettings:
     """The settings of Kafka's client with their secrets, from the spec or from the connection that it names.
 
     A connection has the client's settings in its extra, as Airflow's Kafka provider has them; those of consumers'

@@ -22,17 +22,17 @@ from walferry.streams.kafka.topics import Topic as KafkaTopic
 from walferry.streams.opened import OpenedDestination
 from walferry.streams.snapshot.taking import snapshot_table
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.stream_spec import KafkaConnections, ResolvedStreamSpec, kafka_settings
+from walferry.streams.stream_spec import ResolvedStreamSpec, SecretConnections, kafka_settings
 
 
-def examine(spec: ResolvedStreamSpec, cluster_id: str, kafka: KafkaConnections) -> dict[str, Any]:
+def examine(spec: ResolvedStreamSpec, cluster_id: str, secrets: SecretConnections) -> dict[str, Any]:
     """Examine the topics for a spec, and change nothing. Raises UsageError.
 
     Facts: topics by table, positions, and the partitions of topics that exist.
     """
     owner = Owner(cluster_id, spec.name)
     found = look(
-        kafka_settings(spec, kafka), _recorded(spec, None), spec.positions_topic, create=spec.creation, owner=owner,
+        kafka_settings(spec, secrets), _recorded(spec, None), spec.positions_topic, create=spec.creation, owner=owner,
         upserts=_recorded_upserts(spec, None),
     )  # fmt: skip
     topics = {table: spec.topic_of(table) for table in spec.tables}

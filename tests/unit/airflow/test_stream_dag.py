@@ -19,7 +19,8 @@ from unit.streams.stream_ledger import PARAMS, TABLES
 from walferry.airflow.dags import hbase_history, hbase_stream
 from walferry.airflow.dags import history as history_module
 from walferry.airflow.dags import stream as dag_module
-from walferry.airflow.kafka import KafkaHook, kafka_connection
+from walferry.airflow.kafka import KafkaHook
+from walferry.airflow.secret_connection import secret_connection
 from walferry.errors import TransientError, UsageError
 from walferry.ledger import Ledger
 from walferry.process import open_ledger
@@ -31,7 +32,7 @@ from walferry.streams import stream as following
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.start import start_stream
 from walferry.streams.stream_run import StreamRun
-from walferry.streams.stream_spec import ONLY_KAFKA, StreamSpec, parse_stream_spec
+from walferry.streams.stream_spec import ONLY_KAFKA, StreamSpec, catalog_settings, parse_stream_spec
 
 HBASE = {
     "conn_type": "hbase", "host": "127.0.0.1", "port": 1,
@@ -153,7 +154,12 @@ def test_a_history_needs_a_folder_and_neither_kafkas_client_nor_its_connection(
     with pytest.raises(AirflowFailException, match="parquet: give a folder"):
         triggered()
     recorded = book.run(triggered(parquet={"folder": "/history", "commit_seconds": 5})).spec
-    assert recorded["parquet"] == {"folder": "/history", "commit_seconds": 5.0, "commit_bytes": 64_000_000}
+    assert recorded["parquet"] == {
+        "folder": "/history",
+        "commit_seconds": 5.0,
+        "commit_bytes": 64_000_000,
+        "iceberg": None,
+    }
     assert recorded["max_lag"] == 35
 
 
@@ -244,14 +250,30 @@ def test_kafka_is_reached_by_airflows_connection_whose_secrets_are_nowhere_else(
         "bootstrap.servers": "k1:9093,k2:9094", "security.protocol": "SASL_SSL", "sasl.username": "kim",
         "sasl.password": "hush-1", "ssl.key.password": "hush-2",
     }  # fmt: skip
-    texts = [repr(seen[0]), str(seen[0].model_dump()), repr(kafka_connection("kafka_default")), str(book.run(run_id))]
+    texts = [repr(seen[0]), str(seen[0].model_dump()), repr(secret_connection("kafka_default")), str(book.run(run_id))]
     texts += [str(line) for line in book.of(run_id).audit_trail()]
     assert [text for text in texts if "hush" in text] == []
 
 
+def test_an_iceberg_catalogue_is_reached_by_airflows_connection_whose_secrets_are_nowhere_else(
+    book: Ledger, dag_run: Any, planned: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {"conn_type": "generic", "login": "kim", "password": "hush-1", "extra": {"uri": "postgresql://db/lake"}}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(fields))
+    parquet = {"folder": "/history", "iceberg": {"catalog": "lake", "namespace": "shop"}}
+    form = {key: param.value for key, param in history_module.params().items()} | {"tables": TABLES, "parquet": parquet}
+    monkeypatch.setattr(dag_module, "get_current_context", lambda: {"params": form, "run_id": "manual__1"})
+    run_id = dag_module.plan.function()
+    with dag_module.stream_step(run_id) as run:
+        found = catalog_settings(run.spec, run.secrets)
+    assert found.properties["uri"] == "postgresql://kim:hush-1@db/lake"
+    texts = [repr(found), str(book.run(run_id)), *(str(line) for line in book.of(run_id).audit_trail())]
+    assert [text for text in texts if "hush" in text] == []
+
+
 def test_a_connection_that_airflow_does_not_give_may_be_there_later(dag_run: Any) -> None:
-    with pytest.raises(TransientError, match="Airflow does not give the connection kafka_none: add it, with type ka"):
-        kafka_connection("kafka_none")
+    with pytest.raises(TransientError, match="Airflow does not give the connection kafka_none: add it, or look"):
+        secret_connection("kafka_none")
 
 
 def test_the_forms_test_says_in_one_line_why_kafka_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from walferry.errors import UsageError
 from walferry.ledger import RunRecord
 from walferry.run.given_spec import matching_tables
 from walferry.run.spec import Cluster
+from walferry.streams.history.catalog import TableNames
 from walferry.streams.message.changes import Selection
 from walferry.streams.stream_spec import (
     StreamSpec,
@@ -96,7 +97,27 @@ def test_what_waits_for_the_next_commit_of_a_history_counts_as_followed() -> Non
     parquet = {"folder": "/h", "commit_seconds": 12.5, "commit_bytes": "2MiB"}
     spec = resolve_stream(parse_stream_spec(HISTORY | {"parquet": parquet}, origin="x"), unknown)
     assert (spec.max_lag, spec.positions_place) == (43, "folder /h")
-    assert spec.as_recorded()["parquet"] == parquet | {"commit_bytes": 2 << 20}
+    assert spec.as_recorded()["parquet"] == parquet | {"commit_bytes": 2 << 20, "iceberg": None}
+
+
+def test_iceberg_tables_are_named_by_the_stream_and_need_a_url_that_engines_know() -> None:
+    def spec_of(folder: str, **keys: Any) -> StreamSpec:
+        parquet = {"folder": folder, "iceberg": {"namespace": "shop"} | keys}
+        return parse_stream_spec(HISTORY | {"parquet": parquet}, origin="x")
+
+    spec = spec_of("/data/history/")
+    assert spec.parquet is not None
+    assert spec.iceberg_tables == TableNames("shop", "changes", "changes_events")
+    assert spec.parquet.location == "file:///data/history"
+    named = spec_of("webhdfs://nn:9870/h", location="hdfs://ns/h/", changes="a", events="b")
+    assert named.parquet is not None
+    assert (named.parquet.location, named.iceberg_tables) == ("hdfs://ns/h", TableNames("shop", "a", "b"))
+    with pytest.raises(UsageError, match=r"parquet\.iceberg: give location: the folder as engines name it"):
+        spec_of("webhdfs://nn:9870/h")
+    with pytest.raises(UsageError, match=r"parquet\.iceberg\.location: String should match"):
+        spec_of("/h", location="history")
+    with pytest.raises(UsageError, match=r"parquet\.iceberg\.changes: String should match"):
+        spec_of("/h", changes="../other")
 
 
 def test_a_spec_with_a_secret_is_refused_and_the_secret_is_not_shown() -> None:
@@ -149,7 +170,7 @@ def test_a_connection_of_kafka_is_read_as_airflows_provider_does(
 
 def test_a_wrong_connection_is_named_without_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = parse_stream_spec(SPEC | {"kafka": "k"}, origin="x")
-    with pytest.raises(UsageError, match="connection k is not known: set AIRFLOW_CONN_K, or write kafka"):
+    with pytest.raises(UsageError, match="connection k is not known: set AIRFLOW_CONN_K, or name another one"):
         kafka_settings(spec)
     extra = {"bootstrap.servers": "a:1", "transactional.id": "pa55word"}
     monkeypatch.setenv("AIRFLOW_CONN_K", json.dumps({"extra": extra}))

@@ -18,9 +18,9 @@ from airflow.sdk.exceptions import AirflowException
 
 from walferry.airflow.dag_parts import TASK_DEFAULTS, owned_step, spec_params, until_ended
 from walferry.airflow.hook import airflow_connection
-from walferry.airflow.kafka import kafka_connection
 from walferry.airflow.links import BoardLink, ReportLink, add_links
 from walferry.airflow.operators import ACTOR, final_errors
+from walferry.airflow.secret_connection import secret_connection
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
 from walferry.process import open_ledger
@@ -48,7 +48,7 @@ def stream_step(run_id: str) -> AbstractContextManager[StreamRun]:
     def opened(ledger: Ledger) -> StreamRun:
         from walferry.streams.stream_run import StreamRun
 
-        return StreamRun(ledger, run_id, ACTOR, kafka_connection)
+        return StreamRun(ledger, run_id, ACTOR, secret_connection)
 
     return owned_step(run_id, _owner(), opened)
 

@@ -120,6 +120,12 @@ class Commits:
             found = {key: value for key, value in changed.items() if value is not None}
         return found
 
+    def after(self, number: int, last: Commit) -> list[Commit] | None:
+        """The commits after a number, up to the last one; None if records of some of them are deleted."""
+        if not set(range(number + 1, last.number)) <= set(_numbers(self._names())):
+            return None
+        return [*(self.read(one) for one in range(number + 1, last.number)), last]
+
     def record(self, commit: Commit) -> None:
         """Make a record. Raises FencedError if another process has made that number, or a higher one; after a
         TransientError, whether it was made is to be seen in the folder."""

@@ -5,6 +5,7 @@ Paths are relative to the history's folder.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,13 @@ from walferry.streams.history.rows import CHANGES, events_table
 BEGUN = "_begun"
 """the folder of files that no commit names yet, with the number of their commit first in their names"""
 EVENTS_FOLDER = "_events"
+TABLE_FOLDERS = "table="
+"""what the folders of changes begin with"""
 _HOUR_MS = 3_600_000
 _REPEATED = [field.name for field in CHANGES if pa.types.is_dictionary(field.type)] + ["row", "qualifier", "kind"]
 """columns of few values"""
 _LAST_MS = 253_402_300_799_999
+_NAME = re.compile(r"(\d{20})-\d{4,}\.parquet")
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,18 @@ def begun_by(sink: str, commit: int) -> str:
     return f"{BEGUN}/{commit:020}-{sink}"
 
 
+def files_between(files: FileSystem, folder: str, after: int, until: int) -> Iterator[tuple[int, str]]:
+    """The files below a folder of commits after one number and up to another: the commit's number, and the path.
+
+    Files have such names only once their commit is recorded.
+    """
+    for status in files.list(folder):
+        if status.is_dir:
+            yield from files_between(files, status.path, after, until)
+        elif (found := _NAME.fullmatch(status.name)) and after < int(found[1]) <= until:
+            yield int(found[1]), status.path
+
+
 def _by_folder(cells: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows by table and hour, in their order."""
     if not len(cells):
@@ -118,7 +134,7 @@ def _by_folder(cells: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     for code, hour in np.unique(np.stack([codes.astype(np.int64), hours]), axis=1).T.tolist():
         mine = (codes == code) & (hours == hour)
         some = cells if mine.all() else cells.filter(pa.array(mine))
-        folder = f"table={quote(names[code], safe='')}/{_utc(hour * _HOUR_MS):date=%Y-%m-%d/hour=%H}"
+        folder = f"{TABLE_FOLDERS}{quote(names[code], safe='')}/{_utc(hour * _HOUR_MS):date=%Y-%m-%d/hour=%H}"
         yield folder, some
 
 

@@ -9,6 +9,8 @@ Each row is there once, because
 - a commit's record has its files and its positions, and appears whole or not at all;
 - a new sink first makes a commit of its own: an older process then cannot make one, since its number is taken. Only
   then does the new one delete what older ones have begun.
+
+Iceberg tables, if there are any, get a commit's files before the next commit is made, and before its record is deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
@@ -28,6 +30,9 @@ from walferry.storage import FileSystem
 from walferry.streams.fenced import FencedError
 from walferry.streams.history.commits import CHECKPOINT_EVERY, KEPT, Commit, Commits, Owner
 from walferry.streams.history.files import Gathered
+
+if TYPE_CHECKING:
+    from walferry.streams.history.iceberg import HistoryTables
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +57,20 @@ class HistorySink:
     of its block it writes what was committed.
     """
 
-    def __init__(self, files: FileSystem, folder: str, owner: Owner, epoch: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        folder: str,
+        owner: Owner,
+        epoch: int,
+        limits: Limits,
+        tables: HistoryTables | None = None,
+    ) -> None:
         """Use `open`: this one neither reads nor writes."""
         self._files, self._folder = files, folder.rstrip("/")
         self._owner, self._epoch, self._limits = owner, epoch, limits
         self._commits = Commits(files, self._folder, owner, epoch)
+        self._tables = tables
         self._id = uuid4().hex
         self._number = self._checkpoint = 0
         """of the last commit, and of the last one with all positions"""
@@ -73,14 +87,23 @@ class HistorySink:
 
     @classmethod
     def open(
-        cls, files: FileSystem, folder: str, owner: Owner, epoch: int, limits: Limits, *, expected: bool = False
+        cls,
+        files: FileSystem,
+        folder: str,
+        owner: Owner,
+        epoch: int,
+        limits: Limits,
+        *,
+        expected: bool = False,
+        tables: HistoryTables | None = None,
     ) -> Self:
         """Complete the last commit, shut out every older sink of the folder, and read the positions.
 
-        `expected`: positions have been written before. Raises UsageError for a folder that is not the owner's, for
-        commits of a later epoch, or if positions are expected and there are none.
+        `expected`: positions have been written before. `tables`: of Iceberg, which get the files of each commit, too.
+        Raises UsageError for a folder or tables that are not the owner's, for commits of a later epoch, or if positions
+        are expected and there are none.
         """
-        sink = cls(files, folder, owner, epoch, limits)
+        sink = cls(files, folder, owner, epoch, limits, tables)
         sink._begin(expected)
         return sink
 
@@ -165,6 +188,9 @@ class HistorySink:
                     folder=self._folder,
                 )
             self._commits.make_folders()
+            if self._tables is not None:
+                # Before a commit of its own: while the catalogue is away, each attempt would make one.
+                self._tables.catch_up(self._commits, last)
             try:
                 if last is None:
                     self._kept.add_no_event(now_ms())
@@ -187,6 +213,10 @@ class HistorySink:
         self._spent = True  # unless all goes well
         self._commits.record(commit)
         self._commits.complete(commit)
+        if self._tables is not None:
+            self._tables.publish(commit)
+            if is_checkpoint:
+                self._tables.checkpoint(number)
         if is_checkpoint:
             self._commits.forget(number - KEPT)
         self._spent = False

@@ -18,6 +18,7 @@ from walferry.formats.cells import CellType
 from walferry.formats.changes import CHANGE_SCHEMA
 from walferry.storage import Local
 from walferry.streams.history.commits import Owner
+from walferry.streams.history.iceberg import HistoryTables
 from walferry.streams.history.rows import changes_of, event_row
 from walferry.streams.history.sink import HistorySink, Limits
 from walferry.streams.message.changes import Form
@@ -31,9 +32,10 @@ ROW = b"order-1042"
 class History:
     """A history of `shop:orders`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tables: HistoryTables | None = None) -> None:
         self.folder, self._number = folder, 0
-        self.sink = HistorySink.open(Local(), str(folder), Owner("c", "orders"), 1, Limits(0, 1 << 30))
+        limits = Limits(0, 1 << 30)
+        self.sink = HistorySink.open(Local(), str(folder), Owner("c", "orders"), 1, limits, tables=tables)
 
     def write(self, *cells: Cell, seconds: int = 0, incarnation: int = 0) -> None:
         """Commit an entry with these cells, so many seconds after the beginning."""
