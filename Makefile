@@ -68,7 +68,7 @@ RUNS ?= 1
 MODE ?= mild
 LEDGER ?= sqlite
 CHAOS_ARGS ?=
-chaos: setup ## Short migrations under load, with kill -9 and SIGSTOP by a schedule (SEED=n RUNS=n MODE=mild|full|again LEDGER=sqlite|postgresql; docs/chaos.md)
+chaos: setup ## Short migrations, restores or streams under load, with kill -9 and SIGSTOP by a schedule (SEED=n RUNS=n MODE=mild|full|again|keep|stream LEDGER=sqlite|postgresql; docs/chaos.md)
 	cd tests && ../$(BIN)/python -m chaos --seed $(SEED) --runs $(RUNS) --mode $(MODE) --ledger $(LEDGER) $(CHAOS_ARGS)
 
 ROWS ?=

@@ -1,4 +1,4 @@
-"""`make chaos SEED=n RUNS=n`: a series of runs, each of which must end with both sides equal.
+"""`make chaos SEED=n RUNS=n`: a series of runs, each of which must end with nothing lost.
 
 A series that was interrupted goes on where it was; one that has ended begins anew. A run that fails keeps its folder.
 """
@@ -71,13 +71,13 @@ def say(line: str) -> None:
 def chaos(
     seed: Annotated[int, typer.Option(help="of the first run; the next ones have the next seeds")] = 1,
     runs: Annotated[int, typer.Option(min=1)] = 1,
-    mode: Annotated[str, typer.Option(help="mild, full or again")] = "mild",
+    mode: Annotated[str, typer.Option(help="mild, full, again, keep or stream")] = "mild",
     ledger: Annotated[str, typer.Option(help="where it is: sqlite or postgresql")] = "sqlite",
     folder: Annotated[Path, typer.Option(help="for the clusters, the runs and their results")] = CHECKOUT
     / ".run/chaos",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the schedules only")] = False,
 ) -> None:
-    """Move tables under load while processes are killed and suspended, and see whether anything is lost."""
+    """Move, keep or stream tables under load while processes are killed and suspended: is anything lost?"""
     modes: dict[str, Mode] = {name: name for name in get_args(Mode)}
     if (kind := modes.get(mode)) is None:
         raise typer.BadParameter(f"the mode is {mode}: say {', '.join(modes)}")

@@ -18,21 +18,22 @@ from chaos.moments import Moments
 from chaos.schedule import Fault, Side
 from chaos.world import World, names_of
 
-OF_COMMAND = ("walferry", "driver", "jvm", "worker")
+OF_COMMAND = ("walferry", "driver", "jvm", "worker", "restore")
 LOST_BYTES = 8 << 10
 PATIENCE_S = 20.0
 """how long a fault waits for a victim, such as a Python worker of Spark"""
 
 
 class Faults:
-    """The faults of a run; `say` gets a line for each that has begun."""
+    """The faults of a run; `say` gets a line for each that has begun, `command` finds the command of a victim and a
+    pick."""
 
     def __init__(
         self,
         faults: Sequence[Fault],
         world: World,
         moments: Moments,
-        command: Callable[[], Command | None],
+        command: Callable[[str, float], Command | None],
         ledger: Book,
         say: Callable[[str], None],
     ) -> None:
@@ -128,7 +129,7 @@ class Faults:
         return True
 
     def _victims(self, fault: Fault) -> list[psutil.Process]:
-        command = self._command()
+        command = self._command(fault.victim, fault.pick)
         if command is None or not command.is_running:
             return []
         if not (processes := command.processes()):
@@ -137,7 +138,7 @@ class Faults:
         if fault.victim == "driver":
             return [driver]
         named = [(process, _words(process)) for process in others]
-        if fault.victim == "walferry":
+        if fault.victim in ("walferry", "restore"):
             # But the shell that waits for the driver's end, to end the JVM and remove its folder.
             return [driver, *(process for process, words in named if not words or not words[0].endswith("sh"))]
         if fault.victim == "jvm":

@@ -63,8 +63,8 @@ def audited(ledger: Book) -> set[str]:
 
 
 def state_of(ledger: Book) -> str | None:
-    """The state of the run that the ledger has; None without one."""
-    runs = ledger.asked("SELECT state FROM runs")
+    """The state of the first run that the ledger has; None without one."""
+    runs = ledger.asked("SELECT state FROM runs ORDER BY created_ms")
     return str(runs[0][0]) if runs else None
 
 

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import happybase
-import requests
 from kazoo.client import KazooClient
 
-from chaos import journal
+from chaos import hdfs, journal
 from chaos.book import Book, Reader
 from chaos.writer import OLD
 from walferry.embedded.cluster import MiniCluster
@@ -46,6 +45,11 @@ class Verdict:
     """rows that differed on the way, and that walferry repaired"""
     aged: int = 0
     """rows of old timestamps that were equal at the opening, and that a compaction has changed since"""
+    restored: int = 0
+    """tables"""
+    bases: int = 0
+    logged: int = 0
+    """cells of the source's log, as HBase prints it"""
 
 
 def judge(
@@ -76,16 +80,13 @@ def judge(
     for here, there in tables.items():
         left, right = content(source, here), content(target, there)
         verdict.cells += sum(map(len, left.values()))
-        differing = {key[0] for key in left.keys() | right.keys() if left.get(key) != right.get(key)}
-        verdict.wrong += some(
-            [f"{here}: row {row!r} differs: {_row(left, row)} at the source, {_row(right, row)} at the target"
-             for row in sorted(differing) if (here, row) not in aged]
-        )  # fmt: skip
+        known = {row for table, row in aged if table == here}
+        verdict.wrong += some(differing(here, left, right, ("at the source", "at the target"), known))
         verdict.wrong += [] if lost else some(against_journal(right, here, folder, verdict))
     verdict.wrong += [
         f"{what} is left at the {side}"
         for side, cluster in (("source", source), ("target", target))
-        for what in left_behind(side, cluster)
+        for what in left_behind(cluster, written=side == "target")
     ]
     return verdict
 
@@ -102,6 +103,17 @@ def content(cluster: MiniCluster, table: str) -> Content:
             if column != ONCE:
                 found[row, column] = rows.cells(row, column, versions=VERSIONS, include_timestamp=True)
     return found
+
+
+def differing(
+    table: str, left: Content, right: Content, where: tuple[str, str], known: Collection[bytes] = ()
+) -> list[str]:
+    """The rows of a table that differ, but these. `where`: left and right."""
+    rows = {key[0] for key in left.keys() | right.keys() if left.get(key) != right.get(key)}
+    return [
+        f"{table}: row {row!r} differs: {_row(left, row)} {where[0]}, {_row(right, row)} {where[1]}"
+        for row in sorted(rows) if row not in known
+    ]  # fmt: skip
 
 
 def against_journal(seen: Content, table: str, folder: Path, verdict: Verdict) -> list[str]:
@@ -173,8 +185,9 @@ def audit_faults(book: Reader) -> list[str]:
     return [] if count else ["the audit trail is empty"]
 
 
-def left_behind(side: str, cluster: MiniCluster) -> list[str]:
-    """What walferry has left on a cluster: peers, snapshots, leases, marks, staged files."""
+def left_behind(cluster: MiniCluster, *, written: bool) -> list[str]:
+    """What walferry has left on a cluster: peers, snapshots, leases, marks, staged files. `written`: whether it has
+    written to tables there."""
     found: list[str] = []
     with HBaseClient(cluster.address) as client:
         found += [f"peer {name}" for name in client.peers()]
@@ -182,23 +195,21 @@ def left_behind(side: str, cluster: MiniCluster) -> list[str]:
     zookeeper = KazooClient(hosts=cluster.address.zookeeper)
     zookeeper.start(timeout=30)
     try:
-        # A table's count of leases stays at the target: later runs go on from it, and then remove what its last holder
+        # The count of a written table's leases stays: later runs go on from it, and then remove what its last holder
         # noted below `superseded`.
-        found += [f"ZooKeeper's node {path}" for path in _tree(zookeeper, "/walferry") if not _stays(path, side)]
+        left = [path for path in _tree(zookeeper, "/walferry") if not (written and _stays(path))]
+        found += [f"ZooKeeper's node {path}" for path in left]
     finally:
         zookeeper.stop()
         zookeeper.close()
-    url = f"{cluster.address.webhdfs}/webhdfs/v1/hbase/staging/walferry"
-    answer = requests.get(url, params={"op": "LISTSTATUS", "user.name": "hbase"}, timeout=30)
-    if answer.status_code == 200:
-        names = [entry["pathSuffix"] for entry in answer.json()["FileStatuses"]["FileStatus"]]
-        found += [f"staging folder {name}" for name in names]
+    staged = hdfs.listed(cluster, "/hbase/staging/walferry")
+    found += [f"staging folder {entry['pathSuffix']}" for entry in staged]
     return found
 
 
-def _stays(path: str, side: str) -> bool:
+def _stays(path: str) -> bool:
     parts = path.strip("/").split("/")
-    return side == "target" and (len(parts) < 3 or (parts[1] == "leases" and parts[3:4] in ([], ["superseded"])))
+    return len(parts) < 3 or (parts[1] == "leases" and parts[3:4] in ([], ["superseded"]))
 
 
 def _tree(zookeeper: KazooClient, path: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """`python -m chaos.writer FOLDER`: an application that writes to the source's tables and keeps a journal of it.
 
 It has a thread per table, and ends once the file `stop-writing` exists and every mutation that it has begun has an
-outcome. What it needs to know is in FOLDER/writer.json.
+outcome. While the file `pause-writing` exists it rests; thread N says so by a file `pause-writing-N`. What it needs to
+know is in FOLDER/writer.json.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 import zlib
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from chaos.journal import Entry, Journal, Outcome
@@ -23,14 +25,20 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 
-STOP_FILE = "stop-writing"
-FAMILIES = {
+STOP_FILE, PAUSE_FILE = "stop-writing", "pause-writing"
+_FAMILIES = {
     "j": {"VERSIONS": "3"},  # what the journal decides
     "c": {"VERSIONS": "1"},  # counters
     "f": {"VERSIONS": "100"},
     "g": {"VERSIONS": "100"},
     "h": {"VERSIONS": "2"},
 }
+LOGGED = ("keep", "stream")
+"""modes in which a table must be what its log says, whatever was flushed and compacted"""
+WHOLE = {"VERSIONS": "1000", "KEEP_DELETED_CELLS": "TRUE"}
+"""so that no compaction forgets a version or a delete marker"""
+OF_OLD = ("f", "g", "h")
+"""families of edits at timestamps of the past"""
 ROWS = 40
 OLD = b"old"
 """rows with this at their end are written with timestamps of the past"""
@@ -38,6 +46,16 @@ PAUSE_S = 0.06
 APART_S = 0.02
 """between edits of one decided column: HBase's servers give both the same timestamp within a millisecond"""
 TIMEOUT_S = 8.0
+
+
+def families(mode: str) -> Mapping[str, Mapping[str, str]]:
+    """The families of a table, with their attributes."""
+    return {**_FAMILIES, **dict.fromkeys(OF_OLD, WHOLE)} if mode in LOGGED else _FAMILIES
+
+
+def old_row(number: int) -> bytes:
+    """A row whose edits are at timestamps of the past; there are ROWS / 2 of them."""
+    return row_key(b"row%03d" % number + OLD)
 
 
 def row_key(name: bytes) -> bytes:
@@ -98,8 +116,10 @@ class TableWriter:
         value = b"%d" % self._count
         kind = self._rng.random()
         if kind < 0.45:
-            cells = [Cell(row, family, b"q", value, at) for family in self._rng.choice([[b"f"], [b"g"], [b"f", b"g"]])]
-            self._send("put own", row, "f:q", mutate.put(row, cells), value.decode(), at)
+            names = self._rng.choice([[b"f"], [b"g"], [b"f", b"g"]])
+            cells = [Cell(row, family, b"q", value, at) for family in names]
+            column = "+".join(f"{family.decode()}:q" for family in names)
+            self._send("put own", row, column, mutate.put(row, cells), value.decode(), at)
             self._versions[row].append(at)
         elif kind < 0.65:  # the later of two puts at one timestamp wins
             for text in (b"before", value):
@@ -118,7 +138,7 @@ class TableWriter:
 
     def _old(self) -> None:
         """Edits at few timestamps of long ago: what is seen depends on their order, and on flushes and compactions."""
-        row = row_key(b"row%03d" % self._rng.randrange(ROWS // 2) + OLD)
+        row = old_row(self._rng.randrange(ROWS // 2))
         at, family = self._rng.randint(1, 6), self._rng.choice([b"f", b"g", b"h"])
         value = b"%d" % self._count
         kind, column, shown = self._rng.random(), f"{family.decode()}:q", None
@@ -159,7 +179,10 @@ def write(folder: Path) -> None:
             with HBaseClient(address, timeout_s=TIMEOUT_S) as client:
                 writer = TableWriter(client, table, facts["seed"], facts["mode"] != "mild", journal)
                 while not (folder / STOP_FILE).exists():
-                    writer.step()
+                    if (folder / PAUSE_FILE).exists():
+                        (folder / f"{PAUSE_FILE}-{number}").touch()
+                    else:
+                        writer.step()
                     time.sleep(PAUSE_S)
         except BaseException as error:
             failures.append(error)

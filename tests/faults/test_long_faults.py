@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos.run import ChaosRun
-from chaos.schedule import Fault, schedule
+from chaos.schedule import Fault, Moving, Schedule, schedule
 from chaos.world import World, booted
 from faults.apart import Apart
 
@@ -24,6 +24,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def fault(act: str, victim: str, seconds: float, moment: str = "round") -> Fault:
     return Fault(moment, 2.0, act, victim, seconds, 0.0)  # type: ignore[arg-type]
+
+
+def with_approval_after(plan: Schedule, seconds: float) -> Moving:
+    assert isinstance(plan.own, Moving)
+    return replace(plan.own, approve_after_s=seconds)
 
 
 FAULTS = {
@@ -47,7 +52,7 @@ def test_a_migration_under_load_loses_nothing_while(what: str, world: World, tmp
     if FAULTS[what].act == "lose":
         # A log that has lost the marker of a compaction or a split shows a new history, about which a person would have
         # to decide; a move flushes, and a flush may compact. And a log has to grow between two rounds.
-        plan = replace(plan, operations=(), approve_after_s=60.0)
+        plan = replace(plan, operations=(), own=with_approval_after(plan, 60.0))
     run = ChaosRun(plan, world, tmp_path / "run", print, RUN_SECONDS)
     result = run.do()
     assert (result.wrong, result.faults) == ([], 1)
@@ -57,7 +62,8 @@ def test_a_migration_under_load_loses_nothing_while(what: str, world: World, tmp
 def test_a_migration_under_load_loses_nothing_while_a_person_takes_five_minutes_to_answer(
     world: World, tmp_path: Path
 ) -> None:
-    plan = replace(schedule(len(FAULTS), "mild", "postgresql"), faults=(), approve_after_s=300.0)
+    plan = schedule(len(FAULTS), "mild", "postgresql")
+    plan = replace(plan, faults=(), own=with_approval_after(plan, 300.0))
     run = ChaosRun(plan, world, tmp_path / "run", print, RUN_SECONDS)
     assert run.do().wrong == []
     run.drop_tables()

@@ -12,9 +12,9 @@ from sqlalchemy.pool import NullPool
 
 from chaos.__main__ import Series
 from chaos.book import Reader
-from chaos.journal import Column, Entry, Journal, Outcome, allowed, counters
-from chaos.run import Result
-from chaos.schedule import MOMENTS, VICTIMS, Store, schedule
+from chaos.journal import Column, Edit, Entry, Journal, Outcome, against_log, allowed, counters, edits, out_of_order
+from chaos.run import DO, Result
+from chaos.schedule import KINDS, VICTIMS, Mode, Store, schedule
 from chaos.verdict import Verdict, against_journal, audit_faults, ledger_faults
 from walferry.ledger import Ledger
 
@@ -44,22 +44,30 @@ class TestSchedule:
             "  approved + 1.16 s: source all: kill -9",
         ]
 
-    def test_the_first_fault_hits_the_command_and_moments_come_in_order(self) -> None:
+    @pytest.mark.parametrize("mode", get_args(Mode))
+    def test_the_first_fault_hits_the_command_and_moments_come_in_order(self, mode: Mode) -> None:
+        order = list(KINDS[mode].moments)
         for seed in range(200):
-            faults = schedule(seed, "mild").faults
-            assert faults[0].victim in ("walferry", "driver", "jvm", "worker")
-            places = [list(MOMENTS).index(fault.moment) for fault in faults]
+            faults = schedule(seed, mode).faults
+            assert faults[0].victim in KINDS[mode].first
+            places = [order.index(fault.moment) for fault in faults]
             assert places == sorted(places)
+            assert all(fault.moment.startswith("restoring") for fault in faults if fault.victim == "restore")
 
-    def test_every_moment_and_every_victim_is_chosen_by_some_seed(self) -> None:
+    @pytest.mark.parametrize("mode", get_args(Mode))
+    def test_every_moment_and_every_victim_is_chosen_by_some_seed(self, mode: Mode) -> None:
         faults = {
-            store: [fault for seed in range(300) for fault in schedule(seed, "mild", store).faults]
+            store: [fault for seed in range(300) for fault in schedule(seed, mode, store).faults]
             for store in get_args(Store)
         }
-        assert {fault.moment for fault in faults["sqlite"]} == set(MOMENTS)
+        assert {fault.moment for fault in faults["sqlite"]} == set(KINDS[mode].moments)
         victims = {store: {fault.victim for fault in found} for store, found in faults.items()}
-        assert victims["sqlite"] | victims["postgresql"] == set(VICTIMS)
+        assert victims["sqlite"] | victims["postgresql"] == set(KINDS[mode].victims)
         assert victims["sqlite"] ^ victims["postgresql"] == {"ledger", "postgresql"}, "each has the victim of its own"
+
+    def test_every_mode_is_done_and_no_victim_is_forgotten(self) -> None:
+        assert set(DO) == set(get_args(Mode))
+        assert {victim for kind in KINDS.values() for victim in kind.victims} == set(VICTIMS)
 
     def test_victims_that_the_clusters_do_not_have_are_left_alone(self) -> None:
         faults = [
@@ -88,6 +96,50 @@ class TestJournal:
     def test_a_counter_has_what_was_acknowledged_and_perhaps_more(self, tmp_path: Path) -> None:
         folder = written(tmp_path, entry("5", what="add"), entry("2", "unknown", what="add"), entry("1", what="add"))
         assert counters(folder) == {Column("t", ROW, b"c:count"): (6, 8)}
+
+
+class TestAgainstLog:
+    def seen(self, *entries: Entry) -> list[Edit]:
+        return [edit for one in entries for edit in edits(one)]
+
+    def wrong(self, entries: list[Entry], seen: list[Edit]) -> int:
+        return len(against_log(entries, seen, {*entries}))
+
+    def test_each_acknowledged_edit_is_there_once_and_each_other_one_at_most_once(self) -> None:
+        one, lost = entry("1"), entry("2", "unknown")
+        assert self.wrong([one, lost], self.seen(one)) == 0
+        assert self.wrong([one, lost], self.seen(one, lost)) == 0
+        assert self.wrong([one, lost], self.seen(lost)) == 1
+        assert self.wrong([one, lost], self.seen(one, one)) == 1
+        assert self.wrong([one, lost], self.seen(one, entry("3"))) == 1, "nobody wrote it"
+
+    def test_one_that_may_have_been_sent_again_may_be_there_twice(self) -> None:
+        slow = entry("1", took_ms=9000)
+        assert self.wrong([slow], self.seen(slow, slow)) == 0
+        assert self.wrong([slow], []) == 1
+
+    def test_only_those_that_are_due_must_be_there(self) -> None:
+        early, late = entry("1"), entry("2")
+        assert against_log([early, late], self.seen(late), {late}) == []
+        assert len(against_log([early, late], self.seen(early), {late})) == 1
+
+    def test_increments_count_since_their_values_are_not_known(self) -> None:
+        adds = [entry("5", what="add"), entry("7", what="add")]
+        cell = Edit.of("t", ROW, "c", b"count", "Put", 1234, b"sum")
+        assert self.wrong(adds, [cell, cell]) == 0
+        assert self.wrong(adds, [cell]) == 1
+
+    def test_a_put_into_two_families_is_two_cells_and_a_delete_has_the_name_of_its_type(self) -> None:
+        both = Entry("t", ROW.hex(), "f:q+g:q", "put own", "7", 1, 1, "acked", 99)
+        assert edits(both) == [Edit.of("t", ROW, of, b"q", "Put", 99, b"7") for of in ("f", "g")]
+        gone = Entry("t", ROW.hex(), "g:q", "old delete family version", None, 1, 1, "acked", 3)
+        assert edits(gone) == [Edit.of("t", ROW, "g", b"", "DeleteFamilyVersion", 3, b"")]
+
+    def test_what_was_sent_after_an_acknowledgement_comes_after_it(self) -> None:
+        first, second = entry("1"), entry("2")
+        assert out_of_order([first, second], self.seen(first, second)) == []
+        assert len(out_of_order([first, second], self.seen(second, first))) == 1
+        assert out_of_order([first, entry("2", "unknown")], self.seen(second, first)) == [], "it may have come early"
 
 
 class TestAgainstJournal:

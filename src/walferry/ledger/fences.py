@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, insert
 
 from walferry.errors import WalferryError
+from walferry.ledger.batches import Change
 from walferry.ledger.columns import to_columns
 from walferry.ledger.forward import check_advance
 from walferry.ledger.rows import FenceKind, LogPosition
 from walferry.ledger.store import Store, fetch
 
 
-def set_fence(store: Store, run_id: str, kind: FenceKind, positions: Sequence[LogPosition]) -> list[LogPosition]:
+def set_fence(
+    store: Store, run_id: str, kind: FenceKind, positions: Sequence[LogPosition], also: Change
+) -> list[LogPosition]:
     """What `Log.set_fence` does."""
     fences = store.table("fences")
     if not positions:
@@ -29,6 +32,7 @@ def set_fence(store: Store, run_id: str, kind: FenceKind, positions: Sequence[Lo
         connection.execute(delete(fences).where(fences.c.run_id == run_id, fences.c.kind == kind))
         rows = [to_columns(position) | {"run_id": run_id, "kind": kind} for position in positions]
         connection.execute(insert(fences), rows)
+        also(connection)
         inputs = {"positions": {p.group: f"{p.file}@{p.offset}" for p in positions}}
         store.note(connection, f"set {kind} fence", run_id, inputs)
         return fence_of(store, connection, run_id, kind)

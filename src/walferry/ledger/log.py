@@ -42,12 +42,15 @@ class Log:
         self._run_id = run_id
         self._rows = LogRows(store, run_id)
 
-    def set_fence(self, kind: FenceKind, positions: Sequence[LogPosition]) -> list[LogPosition]:
-        """Set a fence, one position for each WAL group.
+    def set_fence(
+        self, kind: FenceKind, positions: Sequence[LogPosition], also: Change = lambda connection: None
+    ) -> list[LogPosition]:
+        """Set a fence, one position for each WAL group, in one transaction with `also`.
 
-        A start fence that is already set is kept and returned; an end fence may be set again, but only move forward.
+        A start fence that is already set is kept and returned, without `also`; an end fence may be set again, but only
+        move forward.
         """
-        return set_fence(self._store, self._run_id, kind, positions)
+        return set_fence(self._store, self._run_id, kind, positions, also)
 
     def fence(self, kind: FenceKind) -> list[LogPosition] | None:
         """The fence by WAL group; None while it is not set."""

@@ -86,6 +86,10 @@ class Notes:
             for subject, value in facts.items():
                 self._keep(connection, name, value, subject)
 
+    def keeping(self, name: str, facts: Mapping[str, Any], subject: str = "") -> Callable[[Connection], None]:
+        """A change that keeps a value in place of the previous one, for a transaction of others."""
+        return lambda connection: self._keep(connection, name, facts, subject)
+
     def keep_text(self, name: str, text: str) -> None:
         """Keep a text in place of the previous one; "" removes that."""
         if text:

@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Connection
 
 from walferry.ledger import RunLedger
+from walferry.ledger.batches import Change
 from walferry.ledger.rows import FenceKind
 from walferry.run.run import LogRun
 
 _PHASES: dict[FenceKind, str] = {"start": "fence", "end": "end_fence"}
 _LINES = "lines of regions"
+_START = "start fence"
 _OPENED = "target opened"
 
 Lines = Mapping[str, Mapping[str, str]]
@@ -102,6 +105,24 @@ def write_stop_facts(ledger: RunLedger) -> WriteStopFacts | None:
     """Facts of the write stop; None before it."""
     facts = ledger.phases.facts("write_stop")
     return None if facts is None else WriteStopFacts.model_validate(facts)
+
+
+def keeping_start(run: LogRun, facts: FenceFacts, lines: Lines) -> Change:
+    """A change that remembers what belongs to a start fence: its facts, and the lines of the regions before its cut."""
+    notes = run.ledger.notes
+    keep_facts, keep = notes.keeping(_START, facts.model_dump()), notes.keeping(_LINES, lines, "applied")
+
+    def change(connection: Connection) -> None:
+        keep_facts(connection)
+        keep(connection)
+
+    return change
+
+
+def kept_start(run: LogRun) -> FenceFacts | None:
+    """The facts of the start fence that `keeping_start` has remembered."""
+    kept = run.ledger.notes.get(_START)
+    return None if kept is None else FenceFacts.model_validate(kept)
 
 
 def keep_lines(run: LogRun, of: LinesOf, lines: Lines) -> None:

@@ -36,7 +36,7 @@ from walferry.streams.sending import Refused, Sending
 from walferry.wal.files import WalFile, find_wal, live_file, parse_wal_name
 from walferry.wal.live_tail import LiveTail
 from walferry.wal.offsets import BatchLimits, CertainListing, FileSpan, GroupPosition, Offset, missing
-from walferry.wal.open import Until, open_wal
+from walferry.wal.open import Until, is_length_final, open_wal
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Follower:
         before = {group: read.read for group, read in positions.groups.items()}
         first_number = FIRST_SEQUENCE if source.release.opens_past_closing else NEVER
         self._held_tables = frozenset(held_tables)
-        self._order = RegionOrder(before, known.share_rows, first_number, held_tables)
+        self._order = RegionOrder(before, known.share_rows, first_number, held_tables, known.made_ms)
         for region, sent in positions.regions.items():
             self._order.know(sent.table, region, sent.server, sent.number, sent.incarnation)
         for region, sent in positions.regions.items():
@@ -271,6 +271,8 @@ class Follower:
             now = find_wal(self._files, self._root, file)
             if now is None:
                 raise missing(name, 0)
+            if not is_length_final(self._files, now):
+                continue
             before = self._order.taken_back
             self._order.seal(group, number, now.length)
             if taken_back := self._order.taken_back - before:

@@ -113,6 +113,17 @@ def ends_as_listed(files: FileSystem, file: WalFile, read: int) -> bool:
         return False  # it moved
 
 
+def is_length_final(files: FileSystem, file: WalFile) -> bool:
+    """Whether the NameNode lists the length that a file has in the end. It does not before the file is closed, even if
+    its trailer can be read, nor while the log of a dead server is recovered."""
+    if file.place is Place.SPLITTING or (file.place is Place.LIVE and not file.length):
+        return False
+    try:
+        return next(iter(files.read(file.path, file.length, 1)), None) is None
+    except FileNotFoundError:
+        return False  # it moved
+
+
 def bytes_held(files: FileSystem, root: str, file: WalFile) -> int:
     """How many bytes of a file certainly hold entries; 0 if it has none now. Reads only the file's beginning.
 

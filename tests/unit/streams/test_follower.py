@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -16,7 +17,7 @@ from walferry.formats.cells import encode_cell
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
-from walferry.storage import Local
+from walferry.storage import FileStatus, Local
 from walferry.streams.delivery import Delivery, Topic
 from walferry.streams.follower import Follower, Passed
 from walferry.streams.message.changes import Form
@@ -83,11 +84,28 @@ class Kafka:
         return self.records
 
 
+class Unclosed(Local):
+    """Lists a file that is not closed as a NameNode does, without its last block."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def status(self, path: str) -> FileStatus | None:
+        found = super().status(path)
+        return None if found is None else self._listed(found)
+
+    def list(self, path: str) -> list[FileStatus]:
+        return [self._listed(one) for one in super().list(path)]
+
+    def _listed(self, one: FileStatus) -> FileStatus:
+        return replace(one, length=0) if one.name in self.names else one
+
+
 class Streamed:
     """The log of one server below a folder, and a stream of it."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.source, self.kafka = root, Source(), Kafka()
+        self.root, self.source, self.kafka, self.files = root, Source(), Kafka(), Unclosed()
         for folder in (f"WALs/{SERVER.name}", "oldWALs"):
             (root / folder).mkdir(parents=True)
         self.kafka.commit(
@@ -106,7 +124,7 @@ class Streamed:
         sending = Sending(Form("c", 1), delivery, describe=lambda table: None, tells_new_history=True, schemas={})
         known = KnownRegions(source, {REGION: (b"", b"")})
         known.learn("t1", [REGION])
-        self.follower = Follower(source, Local(), str(self.root), ["t1"], sending, kafka, known, positions)
+        self.follower = Follower(source, self.files, str(self.root), ["t1"], sending, kafka, known, positions)
 
     def write(self, number: int, *content: bytes) -> None:
         with (self.root / "WALs" / SERVER.name / f"{GROUP}.{number}").open("ab") as file:
@@ -183,6 +201,31 @@ def test_what_a_server_loses_when_it_dies_is_not_sent(streamed: Streamed, caplog
     streamed.passes()
     assert streamed.kafka.numbers == [4, 5], "what the sealed file has will be recovered"
     assert "was sealed without 1 entries that it had shown" in caplog.text
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_what_waits_is_not_dropped_while_nobody_knows_how_long_its_file_is(
+    streamed: Streamed, splits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that dies may have written a trailer, and the NameNode lists length 0 until the lease is recovered."""
+    streamed.files.names.add(f"{GROUP}.1")
+    streamed.source.read_point = 4
+    streamed.write(1, header(), edit(4), edit(5))
+    streamed.passes()
+    streamed.source.read_point = None
+    streamed.write(1, TRAILER)
+    live = streamed.root / "WALs" / SERVER.name
+    if splits:
+        live.rename(f"{live}-splitting")
+    streamed.passes()
+    assert streamed.kafka.numbers == [4]
+    streamed.files.names.clear()
+    if splits:
+        Path(f"{live}-splitting").rename(live)
+        streamed.archive(1)
+    streamed.passes()
+    assert streamed.kafka.numbers == [4, 5]
+    assert "was sealed without" not in caplog.text
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -31,7 +31,7 @@ from walferry.ledger import LogPosition, SeenFile
 from walferry.replay.keeping.protect import not_applied, take_stock, way_of
 from walferry.replay.log.idle import idle_servers
 from walferry.request_meter import unhindered_s
-from walferry.run.facts import FenceFacts, Lines, keep_lines
+from walferry.run.facts import FenceFacts, Lines, keep_lines, keeping_start, kept_start
 from walferry.run.run import LogRun
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
 from walferry.wal.open import bytes_held
@@ -307,13 +307,13 @@ def start_fence(run: LogRun) -> FenceFacts:
 
     def work() -> dict[str, Any]:
         cut = quiet_cut(run)
-        # An existing fence means that a kill came before this phase was done: regions may have moved since.
-        known = not run.ledger.log.fence("start")
-        positions = run.ledger.log.set_fence("start", start_positions(cut))
+        positions = start_positions(cut)
+        facts = FenceFacts(groups=len(positions), at_ms=cut.started_ms)
+        # In one transaction: a kill may come before this phase is done, and regions have moved when it is done anew.
+        run.ledger.log.set_fence("start", positions, keeping_start(run, facts, cut.before))
         record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
-        keep_lines(run, "applied", cut.before if known else {})
         take_stock(run, cut.files)
-        return FenceFacts(groups=len(positions), at_ms=cut.started_ms).model_dump()
+        return (kept_start(run) or facts).model_dump()
 
     return FenceFacts.model_validate(run.once("fence", work))
 

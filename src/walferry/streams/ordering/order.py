@@ -21,7 +21,8 @@ shown, the entries past its end were never acknowledged, and are dropped.
 A region that is not known starts over if it opens with the first number of all: the table was truncated, or created
 again. So it does if one of its rows has had a number as high already. (Before 2.0 a daughter that takes over no file
 may open with any low number.) Its **incarnation** is then one higher than that of the regions that had its rows before,
-and it waits until nothing of the former incarnation waits in the whole table.
+and it waits until nothing of the former incarnation waits in the whole table. Of a region that was split before anybody
+looked it up, the rows are unknown, and so is which regions had them before: not those that were made with it or later.
 
 Each entry is passed on once: what is at or below the last number passed on, in the part of the log that was read
 before, is known. In another part of the log it is repeated (`streams.ordering.repeated`).
@@ -40,6 +41,9 @@ from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.replay.rounds.sendable import NEXT_NUMBERS
 from walferry.streams.ordering.stays import EVERY, NEVER, LogPlace, Opened, RegionStays, Stay, Taken
 
+TOGETHER_MS = 500
+"""regions of a table that were made less than this apart may be of one creation or truncation; between two of those all
+regions of the table have opened, been written to and closed"""
 Asked = tuple[str, str]
 """a server and the encoded name of a region"""
 
@@ -53,15 +57,18 @@ class RegionOrder:
         share_rows: Callable[[str, str], bool | None] = lambda one, other: None,
         first_number: int = FIRST_SEQUENCE,
         held_tables: Collection[str] = (),
+        made_ms: Callable[[str], int | None] = lambda region: None,
     ) -> None:
         """`before`: for each WAL group, how far it was read when the known numbers were recorded. `share_rows`: whether
         two regions of a table have a row in common; None if unknown. `first_number`: a region that opens at or below it
         was created from scratch; -1 if the source's numbers do not tell. `held_tables`: regions of them that are
-        not known yet are held from their first entry."""
+        not known yet are held from their first entry. `made_ms`: when a region was made, by the master's clock; None if
+        unknown."""
         self._before = dict(before or {})
         self._share_rows = share_rows
         self._first_number = first_number
         self._held_tables = frozenset(held_tables)
+        self._made_ms = made_ms
         self._not_begun: set[str] = set()
         """regions that were first seen while their table is held"""
         self._regions: dict[str, RegionStays] = {}
@@ -341,7 +348,7 @@ class RegionOrder:
                 if not self._incarnate(known, name, later[0].opened):
                     continue
                 known.stays, known.current = later, True
-                begins = known.incarnation > before and self._is_first(known, name) and self._has_known_rows(name)
+                begins = known.incarnation > before and self._is_first(known, name)
                 found.append(Opened(known.table, name, later[0].opened, known.incarnation, begins))
             last = max(sure)
             for stay, following in zip(known.stays, known.stays[1:], strict=False):
@@ -384,10 +391,12 @@ class RegionOrder:
             if other != name and region.table == known.table and (region.current or not region.stays)
         }  # fmt: skip
         earlier = [region for other, region in begun.items() if self._share_rows(name, other)]
-        # Regions that have closed and no longer exist may have had its rows; open ones have not, if it is a new one.
+        # Regions that have closed and no longer exist may have had its rows. If it is a new one, those have not that
+        # are open, or were made with it or later.
         perhaps = [
             region for other, region in begun.items()
-            if self._share_rows(name, other) is None and (opened > self._first_number or not region.is_open)
+            if self._share_rows(name, other) is None
+            and (opened > self._first_number or not (region.is_open or self._is_as_new(other, name)))
         ]  # fmt: skip
         newest = max((region.incarnation for region in (*earlier, *perhaps)), default=0)
         last = max((region.sent for region in earlier if region.incarnation == newest), default=NEVER)
@@ -401,6 +410,11 @@ class RegionOrder:
         if known.incarnation == newest and earlier:
             known.sent = last  # of its rows: the regions that had them may be forgotten
         return True
+
+    def _is_as_new(self, other: str, name: str) -> bool:
+        """Whether a region was made together with another one, or later."""
+        made_ms, other_ms = self._made_ms(name), self._made_ms(other)
+        return made_ms is not None and other_ms is not None and other_ms > made_ms - TOGETHER_MS
 
     def _has_known_rows(self, name: str) -> bool:
         """Whether it is known which regions of its table had a region's rows."""

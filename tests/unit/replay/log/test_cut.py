@@ -97,20 +97,23 @@ def test_a_fence_is_cut_again_until_no_region_moved_during_the_cut(run: Run, cut
     assert run.ledger.log.fence("start") == [LogPosition("rs", "rs.8", 8, 0)]
 
 
-def test_a_kill_between_the_fence_and_the_end_of_its_phase_forgets_what_stood_still(
+def test_a_kill_between_the_fence_and_the_end_of_its_phase_leaves_the_fence_with_its_lines_and_its_time(
     run: Run, cuts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cuts(cut_of(wal("rs", 7, Place.LIVE)), cut_of(wal("rs", 9, Place.LIVE), before="moved", after="moved"))
+    """A stream has each table from the fence on whose regions the fence knows."""
+    first, again = wal("rs", 7, Place.LIVE), wal("rs", 9, Place.LIVE)
+    cuts(cut_of(first, at_ms=5), cut_of(again, before="moved", after="moved", at_ms=60))
 
-    def kill(*_: Any) -> None:
+    def kill(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.ledger.phases, "finish", kill)
+        patch.setattr(cutting, "record_seen", kill)
         with pytest.raises(KeyboardInterrupt):
             start_fence(run)
-    start_fence(run)
-    assert kept_lines(run, "applied") == {}
+    facts = start_fence(run)
+    assert (facts.groups, facts.at_ms) == (1, 5)
+    assert kept_lines(run, "applied") == {TABLE: {R: "still"}}
     assert run.ledger.log.fence("start") == [LogPosition("rs", "rs.7", 7, 0)]
 
 

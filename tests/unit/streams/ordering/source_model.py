@@ -16,6 +16,8 @@ from walferry.streams.snapshot.covered import Covered
 from walferry.streams.snapshot.records import RegionRows
 
 TABLE = b"t"
+EVENT_MS = 1000
+"""between two events, so that what was made at once is told from what was made one after the other"""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class Source:
         """of each region that came later, the regions that had its rows before"""
         self.made = {name: number for number, name in enumerate(self.regions)}
         """in which order the regions were made"""
+        self.made_ms = dict.fromkeys(self.regions, 0)
+        self.histories = dict.fromkeys(self.regions, 0)
+        """of each region, how often the table was truncated before"""
         self._clock_ms = 0
 
     def alive(self) -> list[Server]:
@@ -63,7 +68,7 @@ class Source:
             self._append(region.server, Entry(name, region.number))
 
     def _append(self, server: Server, entry: Entry) -> None:
-        self._clock_ms += 1
+        self._clock_ms += EVENT_MS
         server.log.append(replace(entry, at_ms=self._clock_ms))
 
     def sync(self, server: Server) -> None:
@@ -98,11 +103,10 @@ class Source:
             return
         server = self._close(region)
         del self.regions[name]
+        made_ms = self._clock_ms
         for half in ("a", "b"):
-            daughter = self.regions[name + half] = Region(name + half, None, region.number)
-            self.parents[daughter.name] = (name,)
-            self.made[daughter.name] = len(self.made)
-            self._open(daughter, server)
+            self._make(Region(name + half, None, region.number), (name,), made_ms, self.histories[name])
+            self._open(self.regions[name + half], server)
 
     def merge(self, one: str, other: str) -> None:
         left, right = self.regions[one], self.regions[other]
@@ -112,10 +116,14 @@ class Source:
         self._close(right)
         del self.regions[one], self.regions[other]
         merged = Region(f"({one}+{other})", None, max(left.number, right.number))
-        self.regions[merged.name] = merged
-        self.parents[merged.name] = (one, other)
-        self.made[merged.name] = len(self.made)
+        self._make(merged, (one, other), self._clock_ms, self.histories[one])
         self._open(merged, server)
+
+    def _make(self, region: Region, parents: tuple[str, ...], made_ms: int, history: int) -> None:
+        self.regions[region.name] = region
+        self.parents[region.name] = parents
+        self.made[region.name] = len(self.made)
+        self.made_ms[region.name], self.histories[region.name] = made_ms, history
 
     def truncate(self) -> None:
         """All regions give way to new ones, whose numbers begin anew."""
@@ -126,11 +134,10 @@ class Source:
             self._close(self.regions[name])
         self.regions.clear()
         alive, generation = self.alive(), len(self.parents)
+        made_ms, history = self._clock_ms, self.histories[old[0]] + 1
         for number, server in enumerate(alive):
             region = Region(f"n{generation}.{number}", None, 0)
-            self.regions[region.name] = region
-            self.parents[region.name] = tuple(old[number :: len(alive)]) or tuple(old)
-            self.made[region.name] = len(self.made)
+            self._make(region, tuple(old[number :: len(alive)]) or tuple(old), made_ms, history)
             self._open(region, server)
 
     def kill(self, server: Server, lost: int) -> None:
@@ -238,7 +245,9 @@ class Streamer:
 
     def restart(self) -> None:
         """Go on from what the last pass has recorded."""
-        self.order = RegionOrder(self._read, self._share_rows, held_tables={"t"} if self.holds else ())
+        self.order = RegionOrder(
+            self._read, self._share_rows, held_tables={"t"} if self.holds else (), made_ms=self.source.made_ms.get
+        )
         for name, (table, server, number, incarnation) in self._known.items():
             self.order.know(table, name, server, number, incarnation)
             if self.holds:

@@ -84,6 +84,22 @@ def require_old_histories_end(streamer: Streamer) -> None:
         assert all(later >= incarnation for later in streamer.incarnations[before:])
 
 
+def require_one_incarnation_of_each_history(streamer: Streamer, source: Source) -> None:
+    """What was sent of one history has one incarnation, and that of a later history a higher one."""
+    found = defaultdict(set)
+    for entry, incarnation in zip(streamer.sent, streamer.incarnations, strict=True):
+        found[source.histories[entry.region]].add(incarnation)
+    incarnations = [found[history] for history in sorted(found)]
+    assert all(len(one) == 1 for one in incarnations), found
+    flat = [min(one) for one in incarnations]
+    assert flat == sorted(set(flat)), found
+    last = max(flat, default=0)
+    first = next((at for at, incarnation in enumerate(streamer.incarnations) if incarnation == last), 0)
+    assert not last or any(incarnation == last and before <= first for before, incarnation in streamer.begun), (
+        "the last truncation is not told before the first change after it"
+    )
+
+
 @settings(max_examples=600, deadline=None)
 @given(events, st.integers(1, 4), st.integers(1, 3))
 @example([("write", 0, 0), ("pass", 0, 0), ("move", 0, 1), ("write", 0, 0), ("restart", 0, 0), ("pass", 0, 0)], 2, 1)
@@ -105,5 +121,6 @@ def test_every_edit_is_sent_once_and_in_row_order_whatever_happens(
         of_stream[entry.region].append(entry.number)
     assert of_stream == {region: sorted(numbers) for region, numbers in of_source.items()}
     require_row_order(streamer, source)
+    require_one_incarnation_of_each_history(streamer, source)
     require_old_histories_end(streamer)
     assert not streamer.repeated
