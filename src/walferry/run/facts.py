@@ -110,11 +110,11 @@ def write_stop_facts(ledger: RunLedger) -> WriteStopFacts | None:
 def keeping_start(run: LogRun, facts: FenceFacts, lines: Lines) -> Change:
     """A change that remembers what belongs to a start fence: its facts, and the lines of the regions before its cut."""
     notes = run.ledger.notes
-    keep_facts, keep = notes.keeping(_START, facts.model_dump()), notes.keeping(_LINES, lines, "applied")
+    changes = notes.keeping(_START, facts.model_dump()), notes.keeping(_LINES, lines, "applied")
 
     def change(connection: Connection) -> None:
-        keep_facts(connection)
-        keep(connection)
+        for one in changes:
+            one(connection)
 
     return change
 

@@ -129,7 +129,7 @@ class Follower:
         before = {group: read.read for group, read in positions.groups.items()}
         first_number = FIRST_SEQUENCE if source.release.opens_past_closing else NEVER
         self._held_tables = frozenset(held_tables)
-        self._order = RegionOrder(before, known.share_rows, first_number, held_tables, known.made_ms)
+        self._order = RegionOrder(before, known.share_rows, first_number, held_tables, known.origin)
         for region, sent in positions.regions.items():
             self._order.know(sent.table, region, sent.server, sent.number, sent.incarnation)
         for region, sent in positions.regions.items():

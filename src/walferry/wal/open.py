@@ -122,6 +122,9 @@ def is_length_final(files: FileSystem, file: WalFile) -> bool:
         return next(iter(files.read(file.path, file.length, 1)), None) is None
     except FileNotFoundError:
         return False  # it moved
+    except TransientError as error:  # as while its data node is away
+        _log.info("the length of %s is not known to be final: %s", file.path, error)
+        return False
 
 
 def bytes_held(files: FileSystem, root: str, file: WalFile) -> int:

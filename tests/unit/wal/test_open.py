@@ -17,7 +17,7 @@ from walferry.storage import FileStatus, Local
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, list_wals
 from walferry.wal.keys import KEY_HEX
-from walferry.wal.open import Until, bytes_held, entry_at, open_wal, open_wal_at
+from walferry.wal.open import Until, bytes_held, entry_at, is_length_final, open_wal, open_wal_at
 
 SERVER = "rs,1,2"
 CELL = encode_cell(b"r", b"f", b"q", 1, 4)
@@ -173,6 +173,27 @@ def test_what_an_open_file_holds_is_told_though_it_is_listed_without_a_byte(tmp_
     assert held(whole) == held(whole + b"half") == len(whole)
     assert held(header() + entry([CELL] * 500, 1)) > 4096
     assert held(header() + b"\x7f" * 200) > 0, "what cannot be read counts as held"
+
+
+def test_a_length_is_final_once_nothing_can_be_read_past_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"123")
+
+    class Away(Local):
+        def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+            raise TransientError("the data node does not answer")
+
+    def listed(length: int, place: Place = Place.LIVE) -> WalFile:
+        return WalFile("log", "g", "s", 1, str(path), place, length)
+
+    assert is_length_final(Local(), listed(3))
+    assert is_length_final(Local(), listed(3, Place.ARCHIVED))
+    assert not is_length_final(Local(), listed(2))
+    assert not is_length_final(Local(), listed(3, Place.SPLITTING))
+    assert not is_length_final(Local(), listed(0))
+    assert not is_length_final(Away(), listed(3))
+    path.unlink()
+    assert not is_length_final(Local(), listed(3))
 
 
 def test_a_file_that_was_deleted_since_it_was_listed_holds_nothing(tmp_path: Path) -> None:

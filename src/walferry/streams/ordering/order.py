@@ -36,14 +36,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from walferry.apply.region_events import Origin
 from walferry.formats.markers import Marker
 from walferry.replay.log.lineage import FIRST_SEQUENCE
 from walferry.replay.rounds.sendable import NEXT_NUMBERS
-from walferry.streams.ordering.stays import EVERY, NEVER, LogPlace, Opened, RegionStays, Stay, Taken
+from walferry.streams.ordering.stays import BEFORE, EVERY, NEVER, LogPlace, Opened, RegionStays, Stay, Taken
 
 TOGETHER_MS = 500
-"""regions of a table that were made less than this apart may be of one creation or truncation; between two of those all
-regions of the table have opened, been written to and closed"""
+"""regions of a table whose ids differ by less are taken for those of one creation or truncation, unless they have the
+same first row"""
 Asked = tuple[str, str]
 """a server and the encoded name of a region"""
 
@@ -57,18 +58,18 @@ class RegionOrder:
         share_rows: Callable[[str, str], bool | None] = lambda one, other: None,
         first_number: int = FIRST_SEQUENCE,
         held_tables: Collection[str] = (),
-        made_ms: Callable[[str], int | None] = lambda region: None,
+        origin: Callable[[str], Origin | None] = lambda region: None,
     ) -> None:
         """`before`: for each WAL group, how far it was read when the known numbers were recorded. `share_rows`: whether
         two regions of a table have a row in common; None if unknown. `first_number`: a region that opens at or below it
         was created from scratch; -1 if the source's numbers do not tell. `held_tables`: regions of them that are
-        not known yet are held from their first entry. `made_ms`: when a region was made, by the master's clock; None if
+        not known yet are held from their first entry. `origin`: what a region's name says; None if
         unknown."""
         self._before = dict(before or {})
         self._share_rows = share_rows
         self._first_number = first_number
         self._held_tables = frozenset(held_tables)
-        self._made_ms = made_ms
+        self._origin = origin
         self._not_begun: set[str] = set()
         """regions that were first seen while their table is held"""
         self._regions: dict[str, RegionStays] = {}
@@ -391,12 +392,11 @@ class RegionOrder:
             if other != name and region.table == known.table and (region.current or not region.stays)
         }  # fmt: skip
         earlier = [region for other, region in begun.items() if self._share_rows(name, other)]
-        # Regions that have closed and no longer exist may have had its rows. If it is a new one, those have not that
-        # are open, or were made with it or later.
+        # Regions that have closed and no longer exist may have had its rows; if it is a new one, only older ones.
         perhaps = [
             region for other, region in begun.items()
             if self._share_rows(name, other) is None
-            and (opened > self._first_number or not (region.is_open or self._is_as_new(other, name)))
+            and (opened > self._first_number or self._may_be_older(region, other, name))
         ]  # fmt: skip
         newest = max((region.incarnation for region in (*earlier, *perhaps)), default=0)
         last = max((region.sent for region in earlier if region.incarnation == newest), default=NEVER)
@@ -411,10 +411,16 @@ class RegionOrder:
             known.sent = last  # of its rows: the regions that had them may be forgotten
         return True
 
-    def _is_as_new(self, other: str, name: str) -> bool:
-        """Whether a region was made together with another one, or later."""
-        made_ms, other_ms = self._made_ms(name), self._made_ms(other)
-        return made_ms is not None and other_ms is not None and other_ms > made_ms - TOGETHER_MS
+    def _may_be_older(self, region: RegionStays, other: str, name: str) -> bool:
+        """Whether a region (`other`) may have been made before the creation or truncation that another one is of."""
+        mine, theirs = self._origin(name), self._origin(other)
+        if mine in (None, BEFORE) or theirs in (None, BEFORE):
+            return not region.is_open
+        assert mine is not None
+        assert theirs is not None
+        # Regions of one creation have first rows of their own.
+        apart_ms = 0 if mine.start == theirs.start else TOGETHER_MS
+        return theirs.region_id < mine.region_id and theirs.region_id <= mine.region_id - apart_ms
 
     def _has_known_rows(self, name: str) -> bool:
         """Whether it is known which regions of its table had a region's rows."""

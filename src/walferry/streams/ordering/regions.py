@@ -14,7 +14,6 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.streams.ordering.order import Asked
-from walferry.streams.ordering.stays import BEFORE
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +43,6 @@ class KnownRegions:
     def origin(self, region: str) -> Origin | None:
         """Where a region begins, and when it was made; None if that is unknown."""
         return self._origins.get(region)
-
-    def made_ms(self, region: str) -> int | None:
-        """When a region was made, by the master's clock; None if that is unknown."""
-        origin = self._origins.get(region)
-        return None if origin is None or origin == BEFORE else origin.region_id
 
     def note_origins(self, found: Mapping[str, Origin]) -> None:
         """Keep what the log says of regions that have opened."""

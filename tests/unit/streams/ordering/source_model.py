@@ -53,7 +53,7 @@ class Source:
         """of each region that came later, the regions that had its rows before"""
         self.made = {name: number for number, name in enumerate(self.regions)}
         """in which order the regions were made"""
-        self.made_ms = dict.fromkeys(self.regions, 0)
+        self.origins = {name: Origin(b"%d" % number, 0) for number, name in enumerate(self.regions)}
         self.histories = dict.fromkeys(self.regions, 0)
         """of each region, how often the table was truncated before"""
         self._clock_ms = 0
@@ -104,8 +104,10 @@ class Source:
         server = self._close(region)
         del self.regions[name]
         made_ms = self._clock_ms
-        for half in ("a", "b"):
-            self._make(Region(name + half, None, region.number), (name,), made_ms, self.histories[name])
+        start = self.origins[name].start
+        for half, begins in (("a", start), ("b", start + b"b")):
+            origin = Origin(begins, made_ms)
+            self._make(Region(name + half, None, region.number), (name,), origin, self.histories[name])
             self._open(self.regions[name + half], server)
 
     def merge(self, one: str, other: str) -> None:
@@ -116,14 +118,15 @@ class Source:
         self._close(right)
         del self.regions[one], self.regions[other]
         merged = Region(f"({one}+{other})", None, max(left.number, right.number))
-        self._make(merged, (one, other), self._clock_ms, self.histories[one])
+        origin = Origin(min(self.origins[name].start for name in (one, other)), self._clock_ms)
+        self._make(merged, (one, other), origin, self.histories[one])
         self._open(merged, server)
 
-    def _make(self, region: Region, parents: tuple[str, ...], made_ms: int, history: int) -> None:
+    def _make(self, region: Region, parents: tuple[str, ...], origin: Origin, history: int) -> None:
         self.regions[region.name] = region
         self.parents[region.name] = parents
         self.made[region.name] = len(self.made)
-        self.made_ms[region.name], self.histories[region.name] = made_ms, history
+        self.origins[region.name], self.histories[region.name] = origin, history
 
     def truncate(self) -> None:
         """All regions give way to new ones, whose numbers begin anew."""
@@ -137,7 +140,8 @@ class Source:
         made_ms, history = self._clock_ms, self.histories[old[0]] + 1
         for number, server in enumerate(alive):
             region = Region(f"n{generation}.{number}", None, 0)
-            self._make(region, tuple(old[number :: len(alive)]) or tuple(old), made_ms, history)
+            origin = Origin(b"%d" % number, made_ms)
+            self._make(region, tuple(old[number :: len(alive)]) or tuple(old), origin, history)
             self._open(region, server)
 
     def kill(self, server: Server, lost: int) -> None:
@@ -246,7 +250,7 @@ class Streamer:
     def restart(self) -> None:
         """Go on from what the last pass has recorded."""
         self.order = RegionOrder(
-            self._read, self._share_rows, held_tables={"t"} if self.holds else (), made_ms=self.source.made_ms.get
+            self._read, self._share_rows, held_tables={"t"} if self.holds else (), origin=self.source.origins.get
         )
         for name, (table, server, number, incarnation) in self._known.items():
             self.order.know(table, name, server, number, incarnation)

@@ -106,6 +106,17 @@ def require_one_incarnation_of_each_history(streamer: Streamer, source: Source) 
 @example([("split", 0, 0), ("write", 0, 0), ("move", 0, 1), ("pass", 0, 0), ("lost", 0, 0)], 2, 1)
 @example([*[WRITE] * 5, SYNC, PASS, ("split", 0, 0), *[PASS] * 4, ("truncate", 0, 0), WRITE], 1, 1)
 @example([("write", 0, 0), ("long pass", 1, 1), ("kill", 0, 0), ("lost", 0, 0), ("pass", 0, 0), ("lost", 0, 0)], 2, 2)
+@example(
+    [("truncate", 5, 0), ("pass and truncate", 5, 1), ("long pass", 4, 4), ("restart", 5, 1), ("write", 1, 3)], 2, 1
+)
+@example(
+    [
+        ("pass and truncate", 6, 5), ("merge", 7, 6), ("write", 6, 5), ("move", 2, 6), ("pass", 6, 7),
+        ("truncate", 0, 5), ("write", 5, 2), ("pass and split", 7, 3), ("restart", 0, 1),
+    ],
+    2,
+    1,
+)  # fmt: skip
 def test_every_edit_is_sent_once_and_in_row_order_whatever_happens(
     happened: list[tuple[str, int, int]], servers: int, regions: int
 ) -> None:
