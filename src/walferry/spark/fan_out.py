@@ -30,6 +30,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def shares(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
+    """The items in at most so many parts of neighbours, about equally many in each."""
+    size = max(1, -(-len(items) // count))
+    return [items[at : at + size] for at in range(0, len(items), size)]
+
+
 def fan_out(
     spark: SparkSession | None,
     work: Callable[[Item], Iterable[Result]],

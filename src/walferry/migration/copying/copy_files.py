@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.spark.clients import shared_files
-from walferry.spark.fan_out import fan_out
+from walferry.spark.fan_out import fan_out, shares
 from walferry.storage import FileStatus, FileSystem
 
 log = logging.getLogger(__name__)
@@ -55,9 +55,7 @@ def copy_files(
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             yield from threads.map(lambda file: copy_file(here, there, file), some)
 
-    parts = min(tasks if spark is not None else 1, len(files))
-    size = -(-len(files) // max(1, parts))
-    return fan_out(spark, work, [files[at : at + size] for at in range(0, len(files), size or 1)], what="copy files")
+    return fan_out(spark, work, shares(files, tasks if spark is not None else 1), what="copy files")
 
 
 def copy_file(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCopied:

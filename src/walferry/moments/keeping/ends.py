@@ -104,9 +104,10 @@ class Ends:
         todo = [file for file in listed if file.name not in known]
         self._note_lost(seen - known.keys() - {file.name for file in todo})
         archived = [file for file in todo if file.place is Place.ARCHIVED and file.name not in self._held]
+        unseen = {file.name for file in archived}
         self._waiting = {file.name for file in archived if file.length}
         with ThreadPoolExecutor(AT_ONCE, "ends") as pool:
-            tried = pool.map(self._try, [file for file in todo if file not in archived])
+            tried = pool.map(self._try, [file for file in todo if file.name not in unseen])
             failures = [file for file in tried if file is not None]
         self._failed = {file.name for file in failures if file.name not in self._held}
         behind = {file.group for file in (*archived, *failures)}

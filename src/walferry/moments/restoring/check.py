@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ from walferry.moments.restoring.base import StoredBase
 from walferry.moments.restoring.restore_run import RestoreRun
 from walferry.snapshots.manifest import SnapshotRegion, cells_of, rows_inside
 from walferry.spark.clients import shared_files, workers
-from walferry.spark.fan_out import fan_out
+from walferry.spark.fan_out import fan_out, shares
 from walferry.spark.session import session_for
 from walferry.storage import FileSystem
 from walferry.wal.files import WalFile
@@ -43,7 +43,6 @@ from walferry.wal.open import open_wal
 
 NAMED_ROWS = 20
 SHARES_A_WORKER = 2
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ def check(
         for start, stop in pairwise([region.start, *rows_inside(run.source_files, region, RANGE_BYTES), region.end])
     ]
     # Each share reads the whole log: few shares cost less, more of them keep all workers at work until the end.
-    shares = split(ranges, 1 if session is None else SHARES_A_WORKER * workers(session))
-    found = fan_out(session, lambda share: [_compare_share(task, share)], shares, what="compare the new table")
+    parts = shares(ranges, 1 if session is None else SHARES_A_WORKER * workers(session))
+    found = fan_out(session, lambda share: [_compare_share(task, share)], parts, what="compare the new table")
     total = sum(found, NOTHING)
     if total.differing:
         rows = total.rows[:NAMED_ROWS]
@@ -90,12 +89,6 @@ def check(
         )  # fmt: skip
     digest = total.target
     return {"rows": digest.rows, "cells": digest.cells, "digest": f"{digest.total:032x}", "differing": 0}
-
-
-def split(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
-    """The items in at most so many parts of neighbours, about equally many in each."""
-    size = max(1, -(-len(items) // count))
-    return [items[at : at + size] for at in range(0, len(items), size)]
 
 
 def _compare_share(task: _Task, share: Sequence[SnapshotRegion]) -> Outcome:
@@ -119,7 +112,7 @@ def _expected(files: FileSystem, one: SnapshotRegion, log: _LogCells, start: byt
 
 
 class _Spooled:
-    """The log's cells, which wait in a local file until their range of rows is compared."""
+    """The log's cells in neighbouring ranges of rows, which wait in a local file until their range is compared."""
 
     def __init__(self, ranges: Sequence[SnapshotRegion]) -> None:
         self._ranges = ranges
@@ -136,9 +129,10 @@ class _Spooled:
         cells = gather(batch.buffer, start, start + length)
         order = batch.sequence_number[picked][entry]
         buffer, positions, order = sorted_cells([(cells, np.cumsum(length) - length, order)])
-        for number, one in enumerate(self._ranges):
-            begin = count_below(buffer, positions, one.start)
-            end = count_below(buffer, positions, one.end) if one.end else len(positions)
+        borders = [count_below(buffer, positions, one.start) for one in self._ranges]
+        last = self._ranges[-1].end
+        borders.append(count_below(buffer, positions, last) if last else len(positions))
+        for number, (begin, end) in enumerate(pairwise(borders)):
             if begin < end:
                 self._keep(number, taken(buffer, positions[begin:end])[0], order[begin:end])
 

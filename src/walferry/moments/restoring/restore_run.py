@@ -44,19 +44,6 @@ class RestoreRun(Run):
         super().__init__(ledger, record, actor)
         self._chosen = given
 
-    def _known(self) -> Kept:
-        given = base_of_restore(self.ledger)
-        if given is None:
-            raise UsageError(f"run {self.run_id} has no base: abort it, and start the restore again", run=self.run_id)
-        for base in self.ledger.whole.of(given.keeper).bases.there(self.table):
-            if base.snapshot == given.snapshot:
-                return Kept(given.keeper, base, given.alone, given.latest)
-        raise UsageError(
-            f"run {given.keeper} no longer has base {given.snapshot} of {self.table}: it was dropped. Abort this "
-            "restore, and start it again",
-            run=given.keeper, base=given.snapshot,
-        )  # fmt: skip
-
     @property
     def table(self) -> str:
         """The table that is restored, by its name at the source."""
@@ -76,7 +63,19 @@ class RestoreRun(Run):
     @cached_property
     def kept(self) -> Kept:
         """The base from which the table is restored. Raises UsageError if it no longer exists."""
-        return self._known() if self._chosen is None else self._chosen
+        if self._chosen is not None:
+            return self._chosen
+        given = base_of_restore(self.ledger)
+        if given is None:
+            raise UsageError(f"run {self.run_id} has no base: abort it, and start the restore again", run=self.run_id)
+        for base in self.ledger.whole.of(given.keeper).bases.there(self.table):
+            if base.snapshot == given.snapshot:
+                return Kept(given.keeper, base, given.alone, given.latest)
+        raise UsageError(
+            f"run {given.keeper} no longer has base {given.snapshot} of {self.table}: it was dropped. Abort this "
+            "restore, and start it again",
+            run=given.keeper, base=given.snapshot,
+        )  # fmt: skip
 
     @property
     def keeper(self) -> RunLedger:
@@ -203,17 +202,17 @@ def chosen(
 
 def _copied(ledger: Ledger, all_kept: Sequence[Kept], table: str, at_ms: int | None, wanted: str | None) -> list[Kept]:
     """The bases that are in a folder, of the keepers to prefer. Raises UsageError if there is none, or not `wanted`."""
-    kept = [one for one in all_kept if one.base.copied_ms]
-    lacking = [one for one in all_kept if one.base.copied_ms is None and wanted in (None, one.base.snapshot)]
-    if lacking and wanted not in {None if wanted is None else one.base.snapshot for one in kept}:
-        what = "no base" if wanted is None else f"base {wanted}"
+    asked = [one for one in all_kept if wanted in (None, one.base.snapshot)]
+    kept = [one for one in asked if one.base.copied_ms]
+    if asked and not kept:
+        lacking = f"no base of {table} was" if wanted is None else f"base {wanted} of {table} was not"
         raise UsageError(
-            f"{what} of {table} was {'' if wanted is None else 'not '}copied to a folder, as with `copy_bases: true`: "
-            "without the source nothing can be restored from it",
+            f"{lacking} copied to a folder, as with `copy_bases: true`: without the source nothing can be restored "
+            "from it",
             table=table,
         )  # fmt: skip
     if wanted is not None:
-        return kept
+        return kept or list(all_kept)
     covered = {one.keeper: _covered_ms(ledger, one.keeper) for one in kept}
     enough = max(covered.values(), default=0) if at_ms is None else at_ms + LogTimes.read().clock_skew_ms
     return [one for one in kept if covered[one.keeper] >= enough] or kept
@@ -235,12 +234,14 @@ def _latest_ms(ledger: Ledger, keeper: str) -> int:
 
 def moment_of_unfinished(ledger: Ledger, name: str) -> int | None:
     """The moment of the unfinished restore of this name to the latest moment, in ms; None if there is none."""
-    for record in ledger.runs():
-        if (record.name, record.kind, record.state) == (name, "restore", "running"):
-            given, window = base_of_restore(ledger.of(record.run_id)), spec_of(record).window
-            if given is not None and given.latest and window is not None:
-                return window.end_ms - 1
-    return None
+    try:
+        run = ledger.find(name)
+    except UsageError:
+        return None  # there is no run of that name yet
+    if (run.kind, run.state) != ("restore", "running"):
+        return None
+    given, window = base_of_restore(ledger.of(run.run_id)), spec_of(run).window
+    return window.end_ms - 1 if given is not None and given.latest and window is not None else None
 
 
 def planned(

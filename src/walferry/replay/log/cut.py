@@ -309,7 +309,7 @@ def start_fence(run: LogRun) -> FenceFacts:
         cut = quiet_cut(run)
         positions = start_positions(cut)
         facts = FenceFacts(groups=len(positions), at_ms=cut.started_ms)
-        # In one transaction: a kill may come before this phase is done, and regions have moved when it is done anew.
+        # In one transaction: a kill may come before this phase is done, and regions have moved when it is done again.
         run.ledger.log.set_fence("start", positions, keeping_start(run, facts, cut.before))
         record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
         take_stock(run, cut.files)

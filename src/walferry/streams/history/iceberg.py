@@ -461,7 +461,7 @@ def _fact(snapshot: Snapshot, name: str) -> str | None:
 
 
 def _adds_rows(snapshot: Snapshot) -> bool:
-    """Whether it added rows that were not there; who deletes rows may write those anew that were in the same file."""
+    """Whether it added rows that were not there; who deletes rows may write again those that were in the same file."""
     operation = None if snapshot.summary is None else snapshot.summary.operation
     if operation == Operation.OVERWRITE:
         added, deleted = (int(_fact(snapshot, f"{what}-records") or 0) for what in ("added", "deleted"))

@@ -66,18 +66,18 @@ class FolderIO(FileIO):
 
     def new_input(self, location: str) -> InputFile:
         """A file to read."""
-        return _Input(location, self._folder)
+        return _File(location, self._folder)
 
     def new_output(self, location: str) -> OutputFile:
         """A file to write."""
-        return _Output(location, self._folder)
+        return _File(location, self._folder)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Note a file that is to be deleted."""
         self._folder.doomed.append(location if isinstance(location, str) else location.location)
 
 
-class _Input(InputFile):
+class _File(InputFile, OutputFile):
     def __init__(self, location: str, folder: Folder) -> None:
         super().__init__(location)
         self._folder, self._path = folder, folder.path_of(location)
@@ -91,20 +91,8 @@ class _Input(InputFile):
     def open(self, seekable: bool = True) -> Any:
         return io.BufferedReader(_Reading(self._folder.files, self._path), BUFFER)
 
-
-class _Output(OutputFile):
-    def __init__(self, location: str, folder: Folder) -> None:
-        super().__init__(location)
-        self._folder, self._path = folder, folder.path_of(location)
-
-    def __len__(self) -> int:
-        return _length(self._folder.files, self._path)
-
-    def exists(self) -> bool:
-        return self._folder.has(self.location)
-
     def to_input_file(self) -> InputFile:
-        return _Input(self.location, self._folder)
+        return self
 
     def create(self, overwrite: bool = False) -> Any:
         return _Writing(self._folder.files, self._path, overwrite)

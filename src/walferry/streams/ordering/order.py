@@ -414,10 +414,8 @@ class RegionOrder:
     def _may_be_older(self, region: RegionStays, other: str, name: str) -> bool:
         """Whether a region (`other`) may have been made before the creation or truncation that another one is of."""
         mine, theirs = self._origin(name), self._origin(other)
-        if mine in (None, BEFORE) or theirs in (None, BEFORE):
+        if mine is None or theirs is None or BEFORE in (mine, theirs):
             return not region.is_open
-        assert mine is not None
-        assert theirs is not None
         # Regions of one creation have first rows of their own.
         apart_ms = 0 if mine.start == theirs.start else TOGETHER_MS
         return theirs.region_id < mine.region_id and theirs.region_id <= mine.region_id - apart_ms
