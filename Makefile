@@ -1,6 +1,6 @@
 # `make help` lists the targets. Knobs: PYTHON (3.11 or newer), PYTEST_ARGS (options of pytest), COVERAGE=1 (which lines
 # the unit tests reach), WORKERS=0 (one test at a time: 10 GiB instead of 15), WALFERRY_CACHE (jars), SOURCE and TARGET
-# (HBase of the clusters that are booted: 1.7.2, 2.2.3, 2.5.7 or, by default, 2.6.3).
+# (HBase of the clusters that are booted: 1.7.2, 2.2.3, 2.5.7 or, by default, 2.6.3), SECURITY=kerberos (secured ones).
 PYTHON ?= python3
 PYTEST_ARGS ?=
 COVERAGE ?=
@@ -8,8 +8,10 @@ WORKERS ?= 3
 VERSIONS_AT_ONCE ?= 2
 SOURCE := $(WALFERRY_SOURCE_VERSION)
 TARGET := $(WALFERRY_TARGET_VERSION)
+SECURITY := $(WALFERRY_SECURITY)
 export WALFERRY_SOURCE_VERSION := $(SOURCE)
 export WALFERRY_TARGET_VERSION := $(TARGET)
+export WALFERRY_SECURITY := $(SECURITY)
 VENV := .venv
 BIN := $(VENV)/bin
 UV := uv==0.13.8
@@ -21,15 +23,17 @@ UNIT_WORKERS = $(shell $(PYTHON) -c "import os; print(2 * os.cpu_count())")
 UNIT_TESTS = $(BIN)/pytest tests/unit -n $(UNIT_WORKERS) --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration -m "not memory$(1)" -n $(WORKERS) --dist loadscope \
+CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration tests/security -m "not memory$(1)" -n $(WORKERS) --dist loadscope \
   --no-loadscope-reorder $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-clusters test-integration test-versions test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-lag up down lint lock
+.PHONY: help setup kerberos check check-kerberos jars demo test test-unit test-clusters test-integration test-versions test-security test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-lag up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: check $(BIN)/.walferry jars ## Virtual environment from the lock, jars into the cache folder; quick when nothing changed
+
+kerberos: check-kerberos $(BIN)/.kerberos ## Into .venv what secured clusters need: the extra `kerberos`, which is built from source
 
 demo: setup ## Move two live tables between two real clusters, and prove it
 	$(BIN)/python -m walferry.embedded demo
@@ -49,6 +53,9 @@ test-integration: setup ## On two real clusters
 
 test-versions: setup ## Every HBase that can be booted, as source and target; not part of `make test`
 	$(BIN)/pytest tests/versions -n $(VERSIONS_AT_ONCE) --dist loadscope $(PYTEST_ARGS)
+
+test-security: setup kerberos ## On clusters with Kerberos, of each version and protection; `make test` has those of one
+	$(BIN)/pytest tests/security $(PYTEST_ARGS)
 
 test-memory: setup ## What a Spark worker holds of very large entries and rows; not part of `make test`
 	$(BIN)/pytest tests/integration -m memory $(PYTEST_ARGS)
@@ -94,7 +101,7 @@ bench-stream: setup ## How fast a stream sends a backlog to Kafka, beside a plai
 bench-lag: setup ## How far the target is behind, seen from outside, while regions move and a server dies (BENCH_ARGS: its options)
 	$(BIN)/python -m bench.follow_lag $(BENCH_ARGS)
 
-up: setup ## Boot source, target and Airflow, and leave them running (addresses: .run/endpoints.json)
+up: setup $(if $(SECURITY),kerberos) ## Boot source, target and Airflow, and leave them running (addresses: .run/endpoints.json; SECURITY=kerberos)
 	$(BIN)/python -m walferry.embedded up
 
 down: ## Stop what `make up` has started
@@ -110,6 +117,10 @@ UPGRADE ?=
 lock: $(BIN)/.lock-installed ## Add what is new in pyproject.toml to requirements.lock; UPGRADE=1: newest versions of all
 	$(BIN)/python -m uv pip compile -q --universal --python-version 3.11 --extra dev \
 	  --no-header --no-annotate $(if $(UPGRADE),--upgrade) -o requirements.lock pyproject.toml
+	$(BIN)/python -m uv pip compile -q --universal --python-version 3.11 --extra dev --extra embedded-kerberos -c requirements.lock \
+	  --no-header --no-annotate $(if $(UPGRADE),--upgrade) -o requirements-kerberos.lock pyproject.toml
+	@# Only what requirements.lock does not have.
+	@grep -vxFf requirements.lock requirements-kerberos.lock > $(BIN)/kerberos.lock; mv $(BIN)/kerberos.lock requirements-kerberos.lock
 
 # What cannot be installed by us, each with one line that says what to do.
 check:
@@ -124,12 +135,22 @@ check:
 	  [ "$${version:-0}" -ge 17 ] || \
 	  { echo "$$java is $${version:-not there}: install JDK 17 or newer (Debian: apt install openjdk-17-jdk-headless)" >&2; exit 1; }
 
+check-kerberos:
+	@[ -e $(BIN)/.kerberos ] || command -v krb5-config >/dev/null || \
+	  { echo "no krb5-config: install Kerberos for developers (Debian: apt install libkrb5-dev)" >&2; exit 1; }
+	@[ -e $(BIN)/.kerberos ] || command -v cc >/dev/null || \
+	  { echo "no C compiler, and python-gssapi is built from source: install one (Debian: apt install gcc)" >&2; exit 1; }
+
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
 $(BIN)/.lock-installed: requirements.lock | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/python -m uv pip install --no-deps --compile-bytecode -r requirements.lock
+	@touch $@
+
+$(BIN)/.kerberos: requirements-kerberos.lock $(BIN)/.lock-installed
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/python -m uv pip install --no-deps --compile-bytecode -r requirements-kerberos.lock
 	@touch $@
 
 $(BIN)/.walferry: $(BIN)/.lock-installed pyproject.toml hatch_build.py $(PROTOS)

@@ -22,7 +22,6 @@ from typing import NoReturn
 from walferry.embedded.cluster import Ports, boot
 from walferry.embedded.plain_hdfs import PlainHdfs
 from walferry.errors import WalferryError
-from walferry.hbase.address import ClusterAddress
 
 EVERYWHERE = "0.0.0.0"  # within the container; compose.yaml says what is published
 DATANODE = {"address": 9866, "http.address": 9864, "ipc.address": 9867}
@@ -46,23 +45,6 @@ class HostCluster(PlainHdfs):
     """A cluster that the name `host` leads to."""
 
     host: str = "localhost"
-
-    @property
-    def address(self) -> ClusterAddress:
-        return ClusterAddress(
-            zookeeper=f"{self.host}:{self.ports.zookeeper}",
-            webhdfs=f"http://{self.host}:{self.ports.webhdfs}",
-            rootdir=self.rootdir,
-            thrift=f"{self.host}:{self.ports.thrift}",
-        )
-
-    @property
-    def rootdir(self) -> str:
-        return f"hdfs://{self.host}:{self.ports.namenode}/hbase"
-
-    @property
-    def master(self) -> str:
-        return f"{self.host}:{self.ports.master}"
 
     def start_thrift(self) -> None:
         main = "org.apache.hadoop.hbase.thrift.ThriftServer"
@@ -89,14 +71,10 @@ def lay_out(directory: Path, host: str, region_servers: int) -> HostCluster:
         "dfs.namenode.safemode.extension": "0",
         # A container's address has no name that leads back to it everywhere.
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
-        "dfs.datanode.hostname": host,
         **{f"dfs.datanode.{name}": f"{EVERYWHERE}:{port}" for name, port in DATANODE.items()},
     }
     hbase_site = {
-        "hbase.zookeeper.quorum": host,
         "hbase.zookeeper.property.clientPortAddress": EVERYWHERE,
-        "hbase.master.hostname": host,
-        "hbase.unsafe.regionserver.hostname": host,
         "hbase.regionserver.info.bindAddress": EVERYWHERE,
     }
     return HostCluster(directory, taken, hbase_site=hbase_site, hdfs_site=hdfs_site, host=host)

@@ -41,8 +41,17 @@ def laid_out(folder: Path, settings: EmbeddedServers) -> Iterator[Environment]:
     environment = Environment.lay_out(folder, settings)
     for cluster in (environment.source, environment.target):
         cluster.hbase_site = {**cluster.hbase_site, **QUICK_SITE}
+    with quick(), pytest.MonkeyPatch.context() as patch:
+        if environment.kdc:
+            patch.setenv("KRB5_CONFIG", str(environment.kdc.config))
+        yield environment
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """Settings for servers with short lives, for this process and those that it starts."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUICK.items():
             patch.setenv(name, value)
         patch.setattr(procedures, "MAX_POLL_S", 0.1)  # hundreds of procedures, of half a second each
-        yield environment
+        yield

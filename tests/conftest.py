@@ -13,16 +13,19 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from booting import CHEAP_JVM, laid_out
+from booting import CHEAP_JVM, QUICK_SITE, laid_out, quick
 from outcome import pytest_sessionfinish as pytest_sessionfinish
 from walferry.embedded import processes
-from walferry.embedded.cluster import MiniCluster, boot, shut_down
+from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.environment import Environment
 from walferry.embedded.kafka import Broker
+from walferry.embedded.kdc import PACKAGES, Kdc, missing_programs
+from walferry.embedded.kerberized import Secured
+from walferry.embedded.two_name_nodes import TwoNameNodes
 from walferry.settings import EmbeddedServers
 
 TESTS = Path(__file__).parent
-LAYERS = ("unit", "e2e", "integration", "versions", "faults")
+LAYERS = ("unit", "e2e", "integration", "security", "versions", "faults")
 PORT_RANGES = 4
 
 settings.register_profile("walferry", deadline=None)  # no test judges how long a loaded machine takes
@@ -76,9 +79,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
 @pytest.fixture(scope="session")
 def clusters(servers: Environment) -> Iterator[tuple[MiniCluster, MiniCluster]]:
     """Source and target, booted side by side; the source has a second region server of its own process."""
-    boot(servers.source, servers.target)
+    servers.start_clusters()
     yield servers.source, servers.target
-    shut_down(servers.source, servers.target)
+    servers.stop_clusters()
 
 
 @pytest.fixture(scope="session")
@@ -100,3 +103,39 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         patch.setenv("WALFERRY_JVM_FLAGS", CHEAP_JVM)
         with Broker.start(tmp_path_factory.mktemp("kafka")) as started:
             yield started
+
+
+@pytest.fixture(scope="session")
+def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
+    """A real KDC, which all processes started from now on find, this one included. A test that stops it boots it again.
+
+    Skips where there is no KDC to boot, or no python-gssapi.
+    """
+    if missing := missing_programs():
+        pytest.skip(f"no KDC: {', '.join(missing)} missing ({PACKAGES})")
+    pytest.importorskip("gssapi", reason="no python-gssapi: `make kerberos` installs it")
+    with pytest.MonkeyPatch.context() as patch, Kdc.start(tmp_path_factory.mktemp("kdc")) as started:
+        patch.setenv("KRB5_CONFIG", str(started.config))
+        yield started
+
+
+@pytest.fixture(scope="session", params=["2.6.3-authentication"])
+def secured(
+    request: pytest.FixtureRequest, kdc: Kdc, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MiniCluster]:
+    """A secured cluster, whose address names the principal `ferry`. Another HBase or hbase.rpc.protection:
+
+    @pytest.mark.parametrize("secured", ["1.7.2-privacy", "2.2.3-integrity"], indirect=True)
+    """
+    version, qop = request.param.split("-")
+    folder, security = tmp_path_factory.mktemp("secured"), Secured(kdc, qop=qop)
+    with quick(), MiniCluster.start(folder, version=version, hbase_site=QUICK_SITE, security=security) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def two_name_nodes(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNameNodes]:
+    """A secured cluster with two name nodes. A test that kills one starts it again."""
+    folder = tmp_path_factory.mktemp("two_name_nodes")
+    with quick(), TwoNameNodes.start(folder, hbase_site=QUICK_SITE, security=Secured(kdc)) as cluster:
+        yield cluster

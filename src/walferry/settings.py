@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -214,6 +214,9 @@ class EmbeddedServers(Variables):
     spark_workers: Annotated[int, Field(ge=0)] = Field(
         default=0, description="number of workers of a standalone Spark that is booted instead; 0: none"
     )
+    security: Literal["kerberos"] | None = Field(
+        default=None, description="what source and target of `make up` are secured with; default: nothing"
+    )
     jvm_flags: str = Field(default="", description="more options of each server's JVM, as a shell splits them")
 
 
@@ -247,6 +250,8 @@ _BOUNDS = {"minimum": "from {:g}", "exclusiveMinimum": "above {:g}", "maximum": 
 def allowed(rule: Mapping[str, Any]) -> str:
     """What may be given for a variable, by its part of the model's JSON schema: "a whole number from 1"."""
     rule = rule.get("anyOf", [rule])[0]
+    if "const" in rule:
+        return f"`{rule['const']}`"
     kind = _FORMATS.get(rule.get("format", "")) or _TYPES[rule["type"]]
     return " ".join([kind, *(text.format(rule[key]) for key, text in _BOUNDS.items() if key in rule)])
 

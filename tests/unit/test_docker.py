@@ -225,7 +225,7 @@ def test_a_cluster_in_a_container_ties_nothing_to_the_loopback_address(
 ) -> None:
     module = load("cluster")
     launched: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr(tools, "run", lambda *_: "")
+    monkeypatch.setattr(tools, "run", lambda *_, **_more: "")
     monkeypatch.setattr(
         module.HostCluster, "_launch", lambda _, name, main, arguments, **_more: launched.append((name, arguments))
     )

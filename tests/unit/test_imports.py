@@ -13,7 +13,19 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "walferry"
-GROUND = {"errors", "amounts", "clock", "request_meter", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
+GROUND = {
+    "errors",
+    "amounts",
+    "clock",
+    "request_meter",
+    "refusals",
+    "formats",
+    "security",
+    "storage",
+    "hbase",
+    "wal",
+    "ledger",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "amounts": set(),
@@ -23,9 +35,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "refusals": set(),
     "settings": {"errors"},
     "formats": {"errors"},
-    "storage": {"errors", "request_meter", "background"},
+    "security": {"errors"},
+    "storage": {"errors", "request_meter", "background", "security"},
     "ledger": {"errors", "amounts", "clock", "refusals"},
-    "hbase": {"errors", "clock", "request_meter", "formats"},
+    "hbase": {"errors", "clock", "request_meter", "formats", "security"},
     "wal": {"errors", "settings", "formats", "storage", "hbase"},
     "snapshots": {"errors", "background", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"} | {"background", "settings"},
@@ -79,7 +92,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | {"process", "pipeline"},
     # the last three: the demo
-    "embedded": {"errors", "amounts", "settings", "formats", "storage", "hbase", "ledger", "run", "migration"},
+    "embedded": {
+        "errors",
+        "amounts",
+        "settings",
+        "formats",
+        "security",
+        "storage",
+        "hbase",
+        "ledger",
+        "run",
+        "migration",
+    },
     "__init__": set(),
 }
 """For each room, and each module beside the rooms: what of walferry it may import."""
@@ -93,6 +117,8 @@ WHAT = {
     "settings": "every variable of the environment, by reader: type, default, range, description",
     "formats": "bytes to Arrow and back: WAL entries, HFiles, cells, markers, tags, resolution and digest of cells, "
     "protobuf messages, numba kernels. No I/O, no clock",
+    "security": "who walferry is to a cluster with Kerberos, tickets, the exchange of tokens; how it is told when they "
+    "are refused",
     "storage": "one small file-system interface; HDFS (WebHDFS, and its data nodes directly) and local",
     "ledger": "the SQL ledger over `sql/`, by sections (phases, objects, log, quarantine, comparisons, …). "
     "Written by drivers and tasks, never by Spark workers",

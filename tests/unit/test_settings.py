@@ -50,6 +50,7 @@ MAY_USE_THE_ENVIRONMENT = {
     "bench/stream_speed.py": "what it gives to processes that it starts",
     "bench/wal_speed.py": "what it gives to processes that it starts",
     "src/walferry/airflow/spark_submit.py": "SPARK_HOME, and what it gives to spark-submit",
+    "src/walferry/airflow/hook.py": "KRB5CCNAME, which Airflow sets for its tasks",
     "src/walferry/checks/validation.py": "sets GX_ANALYTICS_ENABLED",
     "src/walferry/embedded/airflow.py": "PATH, and what it gives to Airflow",
     "src/walferry/embedded/jars.py": "JAVA_HOME",
@@ -59,10 +60,12 @@ MAY_USE_THE_ENVIRONMENT = {
     "src/walferry/ledger/ledger.py": "USER, who signs the audit lines",
     "src/walferry/process.py": "whether there is a WALFERRY_ variable, before the models are imported",
     "src/walferry/run/given_spec.py": "connections, from AIRFLOW_CONN_…, for the command",
+    "src/walferry/run/security_spec.py": "KRB5CCNAME, where neither keytab nor ticket cache is given",
     "src/walferry/settings.py": "the names of all variables, to find unknown ones",
     "src/walferry/spark/class_archive.py": "JAVA_HOME and PATH",
     "src/walferry/spark/session.py": "Spark's own variables, and the keys of WALs, which it hands on to Python workers",
     "src/walferry/spark/worker_python.py": "PYTHONPATH",
+    "src/walferry/storage/tokens.py": "REQUESTS_CA_BUNDLE, where the rest of what `requests` reads must not count",
 }
 """Files with `os.environ`, each with what for. Values of walferry's own come from `settings`."""
 

@@ -54,7 +54,14 @@ CONNECTION_TYPE: dict[str, Any] = {
         "waldir": _field("WAL folder", "hbase.wal.dir, if it is set: on the file system of the root folder."),
         "znode": _field("Parent znode", "zookeeper.znode.parent; default: /hbase."),
         "thrift": _field("Thrift server", "host:port. Optional; used only with apply: thrift."),
-        "user": _field("User", "User name for HBase and HDFS; default: the operating system's user."),
+        "user": _field("User", "Where Kerberos is off: user for HBase and HDFS; default: the operating system's."),
+        "principal": _field("Kerberos principal", "name@REALM. With a keytab or a ticket cache, for secured clusters."),
+        "keytab": _field("Keytab", "Path of a keytab with the principal's key, never its content."),
+        "ccache": _field("Ticket cache", "Instead of a keytab; default: KRB5CCNAME, or [kerberos] ccache."),
+        "service": _field("HBase's principal", "hbase/_HOST@REALM, as in hbase-site.xml; default: hbase."),
+        "qop": _field("Protection", "auth, auth-int or auth-conf; default: the least that a server asks for."),
+        "zookeeper_service": _field("ZooKeeper's principal", "Its first part; none: no login. Default: zookeeper."),
+        "realms": _field("Realms", 'JSON, {"end of host names": "REALM"}, where krb5.conf does not name them.'),
     },
 }
 """The form of a connection of type `hbase`. Airflow 3.2 and newer read it instead of the hook's methods."""

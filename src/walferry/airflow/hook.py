@@ -1,11 +1,13 @@
-"""Connections of type `hbase`: host = ZooKeeper quorum, port, extras znode, webhdfs, rootdir, waldir, thrift, user."""
+"""Connections of type `hbase`: host = ZooKeeper quorum, port; extras: the other fields of `Cluster` and `Security`."""
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 
 from airflow.sdk import BaseHook
+from airflow.sdk.configuration import conf
 
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
@@ -34,9 +36,11 @@ class HBaseHook(BaseHook):
     def cluster(self) -> Cluster:
         """The cluster that the connection names. Raises UsageError when a field is missing."""
         connection = self.get_connection(self.hbase_conn_id)
-        return cluster_from_connection(
-            self.hbase_conn_id, connection.host, connection.port, connection.extra_dejson, connection.login
-        )
+        extra = connection.extra_dejson
+        if extra.get("principal") and not any(extra.get(key) for key in ("keytab", "ccache")):
+            # Airflow's CLI sets KRB5CCNAME to this; a task that runs as another user loses it.
+            extra = {**extra, "ccache": os.environ.get("KRB5CCNAME") or conf.get("kerberos", "ccache")}
+        return cluster_from_connection(self.hbase_conn_id, connection.host, connection.port, extra, connection.login)
 
     def get_conn(self) -> HBaseClient:
         """A client of the cluster; the caller closes it."""

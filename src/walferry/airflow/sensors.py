@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, BaseSensorOperator, Context
@@ -96,6 +97,7 @@ class WalWatchSensor(BaseSensorOperator):
                 root=address.wal_path,
                 poll_seconds=float(self.poll_seconds),
                 beat_seconds=self.beat_seconds,
+                security=None if address.security is None else asdict(address.security),
             ),
             method_name="look",
             kwargs={"moved": moved, "grown": grown},

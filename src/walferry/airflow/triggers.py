@@ -35,8 +35,16 @@ class WalTrigger(BaseTrigger):
     """
 
     def __init__(
-        self, run_id: str, webhdfs: str, user: str, root: str, poll_seconds: float = 5.0, beat_seconds: float = 60.0
+        self,
+        run_id: str,
+        webhdfs: str,
+        user: str,
+        root: str,
+        poll_seconds: float = 5.0,
+        beat_seconds: float = 60.0,
+        security: dict[str, Any] | None = None,
     ) -> None:
+        """`security`: the fields of a `Kerberos` whose keytab or ticket cache the triggerer has, too."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_id = run_id
         self.webhdfs = webhdfs
@@ -44,10 +52,11 @@ class WalTrigger(BaseTrigger):
         self.root = root
         self.poll_seconds = poll_seconds
         self.beat_seconds = beat_seconds
+        self.security = security
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and the arguments with which a triggerer recreates this trigger."""
-        names = ("run_id", "webhdfs", "user", "root", "poll_seconds", "beat_seconds")
+        names = ("run_id", "webhdfs", "user", "root", "poll_seconds", "beat_seconds", "security")
         return "walferry.airflow.triggers.WalTrigger", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -60,7 +69,7 @@ class WalTrigger(BaseTrigger):
             counts: dict[str, int] = {}
             pressing = False
             try:
-                changes = await changes_since(known, self.webhdfs, self.user, self.root)
+                changes = await changes_since(known, self.webhdfs, self.user, self.root, self.security)
                 counts, pressing = changes.counts(), changes.pressing
             except TransientError as error:
                 # After `beat_seconds` the task lists the files itself, and its error is visible.

@@ -100,7 +100,7 @@ class Loader:
         target = self.route.target
         assert target.webhdfs is not None
         self._client = shared_client(target)
-        self._files = open_hdfs(target.webhdfs, target.user, target.name_node, target.meter())
+        self._files = open_hdfs(target.webhdfs, target.user, target.name_node, target.meter(), target.security)
         self._own = {UUID(self._client.cluster_id())}
         self._target = self.route.tables[self.table]
         self.route.guard({self._target})  # a later holder of the lease may have files there
@@ -286,7 +286,7 @@ class Loader:
                 path = self._path()
                 written = WrittenFile()
                 chunks = hfile_chunks(mine, format, now_ms(), written)
-                self._closing.append((path, _handed_over(chunks, partial(self._files.write, path))))
+                self._closing.append((path, _handed_over(chunks, partial(self._write, path))))
                 if self._closing[-1][1].done():
                     self.await_closed()  # it failed, or was fast
                 self.route.guard.wait_turn({self._target}, written.cells, written.size)
@@ -301,6 +301,13 @@ class Loader:
                 self.await_closed()
             raise
         return staged
+
+    def _write(self, path: str, chunks: Iterator[bytes]) -> None:
+        self._files.write(path, chunks)
+        if self.route.target.security is not None:
+            # Where HDFS checks rights, a server refuses to move what it may not write
+            # (SecureBulkLoadManager.secureBulkLoadHFiles without a token).
+            self._files.set_permission(path, 0o666)
 
     def _path(self) -> str:
         self._count += 1

@@ -49,6 +49,8 @@ def plan(spec: SpecFile, as_json: AsJson = False) -> None:
     else:
         print(f"source: HBase {found.source_version}, cluster {found.source_cluster_id}")
         print(f"target: HBase {found.target_version}, cluster {found.target_cluster_id}")
+        for identity in found.identities:
+            print(identity)
         for table in found.tables:
             print(
                 f"{table.source} -> {table.target}: {amount(table.regions, 'region')}, "

@@ -6,6 +6,8 @@
 One JVM runs HDFS (name node and data node), another HBase (ZooKeeper, master and the first region server). Every
 further region server and the Thrift server have a JVM of their own, so that a test can crash them one by one.
 
+With `security`, all of them want Kerberos (kerberized.py).
+
 HBase may be any of `jars.VERSIONS`. HDFS and the Thrift server are always of the newest version: an older HBase brings
 its own HDFS client, and the newest HBase client reads and writes an older HBase's tables.
 """
@@ -18,19 +20,22 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 from xml.sax.saxutils import escape
 
 import requests
 
-from walferry.embedded import jars, processes
+from walferry.embedded import jars, kdc, processes
+from walferry.embedded.kerberized import Secured
 from walferry.embedded.processes import ServerProcess, Servers
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.settings import EmbeddedServers, ZooKeeperSession
 
 HOST = "127.0.0.1"
-STORAGE = ("hdfs", "datanode")
-"""the servers of HDFS, which start first and stop last; `datanode` exists only if it has a process of its own"""
+STORAGE = ("hdfs", "nn1", "nn2", "datanode")
+"""the servers of HDFS, which start first and stop last: only `hdfs` here, others where they are processes of their own
+"""
 BOOT_DEADLINE_S = 180.0
 
 # Hadoop 3 and HBase 2 access the JDK's internals by reflection, which Java 17 allows only with these flags.
@@ -61,12 +66,11 @@ JVM_FLAGS = (
     *(f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTED),
 )
 
-_SITE_OF = {
-    # The old name of `hbase.unsafe.regionserver.hostname`; 1.x also needs a setting to use the configured ports.
-    "1.7.2": {"hbase.localcluster.assign.random.ports": "false", "hbase.regionserver.hostname": HOST},
-    "2.2.3": {"hbase.regionserver.hostname": HOST},
-}
+# 1.x needs it to use the configured ports.
+_SITE_OF = {"1.7.2": {"hbase.localcluster.assign.random.ports": "false"}}
 """settings that only some versions need"""
+_HOST_NAMES = {"1.7.2": "hbase.regionserver.hostname", "2.2.3": "hbase.regionserver.hostname"}
+"""the old name of `hbase.unsafe.regionserver.hostname`"""
 
 
 def more_jvm_flags() -> list[str]:
@@ -121,7 +125,8 @@ class MiniCluster(Servers):
     """One cluster in `directory`: its configuration, data, logs and running servers.
 
     A cluster started in a directory with data uses that data. `hbase_site` and `hdfs_site` override the properties set
-    here. `hbase_heap`, in the format of Java's -Xmx, is for ZooKeeper, master and first region server.
+    here. `hbase_heap`, in the format of Java's -Xmx, is for ZooKeeper, master and first region server. With `security`,
+    its KDC must have been booted.
     """
 
     directory: Path
@@ -131,6 +136,7 @@ class MiniCluster(Servers):
     hdfs_site: Mapping[str, str] = field(default_factory=dict)
     version: str = jars.NEWEST
     hbase_heap: str = "1g"
+    security: Secured | None = None
     servers: dict[str, ServerProcess] = field(default_factory=dict)
 
     @classmethod
@@ -144,35 +150,44 @@ class MiniCluster(Servers):
         ports: Ports | None = None,
         hbase_site: Mapping[str, str] | None = None,
         hdfs_site: Mapping[str, str] | None = None,
-    ) -> MiniCluster:
+        security: Secured | None = None,
+    ) -> Self:
         """Boot a cluster and return when it is ready, in about half a minute. Raises WalferryError if that fails."""
         ports = ports or Ports.free(region_servers)
-        cluster = cls(directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {}, version)
+        cluster = cls(
+            directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {}, version, security=security
+        )
         boot(cluster)
         return cluster
+
+    @property
+    def host(self) -> str:
+        """The host of all addresses."""
+        return HOST if self.security is None else kdc.HOST
 
     @property
     def address(self) -> ClusterAddress:
         """The address for clients of this cluster."""
         return ClusterAddress(
-            zookeeper=f"{HOST}:{self.ports.zookeeper}",
+            zookeeper=f"{self.host}:{self.ports.zookeeper}",
             znode="/hbase",
-            webhdfs=f"http://{HOST}:{self.ports.webhdfs}",
+            webhdfs=f"http://{self.host}:{self.ports.webhdfs}",
             rootdir=self.rootdir,
             waldir=self.hbase_site.get("hbase.wal.dir"),
-            thrift=f"{HOST}:{self.ports.thrift}" if self.with_thrift else None,
+            thrift=f"{self.host}:{self.ports.thrift}" if self.with_thrift else None,
             session_seconds=ZooKeeperSession.read().zookeeper_session_seconds,
+            security=None if self.security is None else self.security.identity(),
         )
 
     @property
     def rootdir(self) -> str:
         """HBase's root folder as a Hadoop URL."""
-        return f"hdfs://{HOST}:{self.ports.namenode}/hbase"
+        return f"hdfs://{self.host}:{self.ports.namenode}/hbase"
 
     @property
     def master(self) -> str:
         """The HBase master's "host:port"."""
-        return f"{HOST}:{self.ports.master}"
+        return f"{self.host}:{self.ports.master}"
 
     @property
     def pids(self) -> dict[str, int]:
@@ -195,7 +210,11 @@ class MiniCluster(Servers):
     @property
     def classpath(self) -> str:
         """Class path of HBase's own programs for this cluster: configuration folder and jars."""
-        return f"{self._conf}:{jars.classpath(self.version)}"
+        return self.classpath_of(self.version)
+
+    def classpath_of(self, version: str) -> str:
+        """The same with the programs of another version of HBase."""
+        return f"{self._conf}:{jars.classpath(version)}"
 
     @property
     def mapreduce_classpath(self) -> str:
@@ -213,6 +232,8 @@ class MiniCluster(Servers):
 
     def start_hbase(self) -> None:
         """Start ZooKeeper, master and region servers without waiting for them; HDFS must be ready."""
+        if self.security is not None:
+            self.security.make_folders(self.address.webhdfs)
         for name in self.names:
             if name not in (*STORAGE, "thrift"):
                 self.start_server(name)
@@ -232,7 +253,7 @@ class MiniCluster(Servers):
     def start_thrift(self) -> None:
         """Start the Thrift server (the old interface, which happybase uses) without waiting for it."""
         main = "org.apache.hadoop.hbase.thrift.ThriftServer"
-        arguments = ["start", "--bind", HOST, "--port", str(self.ports.thrift), "--infoport", "-1"]
+        arguments = ["start", "--bind", self.host, "--port", str(self.ports.thrift), "--infoport", "-1"]
         self._launch("thrift", main, arguments, heap="512m")
 
     def await_ready(self, name: str, deadline: float | None = None) -> None:
@@ -243,12 +264,16 @@ class MiniCluster(Servers):
         deadline = deadline or time.monotonic() + BOOT_DEADLINE_S
         self.await_started(name, deadline)
         if name == "hdfs":
-            self._await_webhdfs(deadline)
+            self._await_webhdfs(self.ports.webhdfs, deadline)
 
     def await_started(self, name: str, deadline: float) -> None:
         """Wait until the log of the server `name` says that it started. HBase can use `hdfs` then, but WebHDFS may not
         serve yet."""
         self.servers[name].await_line(self.started_line(name), deadline)
+
+    def await_hdfs(self, deadline: float) -> None:
+        """Wait until HBase can use HDFS."""
+        self.await_started("hdfs", deadline)
 
     def started_line(self, name: str) -> str:
         """A regular expression for the line that the server `name` logs once it has started."""
@@ -258,16 +283,18 @@ class MiniCluster(Servers):
             "thrift": r"(?i)starting .*server.* on .*:\d+|Starting HBase ThreadPool Thrift server",
         }.get(name, r"Serving as ")
 
-    def _await_webhdfs(self, deadline: float) -> None:
-        """Wait until WebHDFS serves. On the first request the name node loads its REST classes: seconds, or half a
-        minute on a busy machine."""
+    def _await_webhdfs(self, port: int, deadline: float) -> None:
+        """Wait until WebHDFS serves on `port`. On the first request the name node loads its REST classes: seconds, or
+        half a minute on a busy machine."""
         patience = max(1.0, deadline - time.monotonic())
-        url = f"http://{HOST}:{self.ports.webhdfs}/webhdfs/v1/?op=LISTSTATUS"
+        url = f"http://{self.host}:{port}/webhdfs/v1/?op=LISTSTATUS"
         try:
-            requests.get(url, timeout=patience).raise_for_status()
+            answer = requests.get(url, timeout=patience)
+            if self.security is None or answer.status_code != 401:  # `make_folders` has logged in already
+                answer.raise_for_status()
         except requests.RequestException as error:
-            log = self.servers["hdfs"].log
-            raise WalferryError(f"WebHDFS at {url} is not ready ({error}); see {log}") from error
+            logs = self.directory / "logs"
+            raise WalferryError(f"WebHDFS at {url} is not ready ({error}); see {logs}") from error
 
     def kill(self, name: str) -> None:
         """kill -9 the server `name` (see `pids`)."""
@@ -291,7 +318,9 @@ class MiniCluster(Servers):
         temporary = self.directory / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         flags = [*JVM_FLAGS, *more_jvm_flags(), f"-Xmx{heap}", f"-Djava.io.tmpdir={temporary}"]
-        command = [jars.java(), *flags, "-cp", f"{self._conf}:{jars.classpath(version)}", main]
+        if self.security is not None:
+            flags += self.security.server_flags(self._conf)
+        command = [jars.java(), *flags, "-cp", self.classpath_of(version), main]
         log = self.directory / "logs" / f"{name}.log"
         self.servers[name] = processes.start(name, [*command, *arguments], log, folder=self.directory)
 
@@ -300,25 +329,26 @@ class MiniCluster(Servers):
         hdfs = {
             "hdfs.minidfs.basedir": str(self.directory / "hdfs"),
             "dfs.replication": "1",
-            "dfs.datanode.hostname": HOST,
+            "dfs.datanode.hostname": self.host,
             "dfs.namenode.fs-limits.min-block-size": "1024",
+            **({} if self.security is None else self.security.hdfs_site()),
             **self.hdfs_site,
         }
         hbase = {
             "hbase.rootdir": self.rootdir,
             "hbase.cluster.distributed": "false",
             "hbase.tmp.dir": str(self.directory / "tmp"),
-            "hbase.zookeeper.quorum": HOST,
+            "hbase.zookeeper.quorum": self.host,
             "hbase.zookeeper.property.clientPort": str(self.ports.zookeeper),
             "hbase.zookeeper.property.dataDir": str(self.directory / "zookeeper"),
             "hbase.master.port": str(self.ports.master),
             "hbase.master.info.port": "-1",
-            "hbase.master.hostname": HOST,
+            "hbase.master.hostname": self.host,
             "hbase.regionserver.port": str(self.ports.region_servers[0]),
             # The plan phase reads settings from HBase's web pages.
             "hbase.regionserver.info.port": "0",
-            "hbase.regionserver.info.bindAddress": HOST,
-            "hbase.unsafe.regionserver.hostname": HOST,
+            "hbase.regionserver.info.bindAddress": self.host,
+            _HOST_NAMES.get(self.version, "hbase.unsafe.regionserver.hostname"): self.host,
             # Once all of this cluster's region servers have registered, do not wait 4.5 s for more.
             "hbase.master.wait.on.regionservers.mintostart": str(len(self.ports.region_servers)),
             "hbase.master.wait.on.regionservers.maxtostart": str(len(self.ports.region_servers)),
@@ -327,8 +357,12 @@ class MiniCluster(Servers):
             "zookeeper.session.timeout": "20000",
             "hbase.regionserver.handler.count": "10",
             **_SITE_OF.get(self.version, {}),
+            **({} if self.security is None else self.security.hbase_site(self.version)),
             **self.hbase_site,
         }
+        if self.security is not None:
+            self.security.write_keys(self._conf)
+            (self._conf / "core-site.xml").write_text(_site(self.security.core_site()))
         (self._conf / "hdfs-site.xml").write_text(_site(hdfs))
         (self._conf / "hbase-site.xml").write_text(_site({**hdfs, **hbase}))
         (self._conf / "log4j.properties").write_text(LOG4J)
@@ -342,7 +376,7 @@ def boot(*clusters: MiniCluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
         for cluster in clusters:
             cluster.start_hdfs()
         for cluster in clusters:
-            cluster.await_started("hdfs", deadline)
+            cluster.await_hdfs(deadline)
             cluster.start_hbase()
             if cluster.with_thrift:
                 cluster.start_thrift()
@@ -355,8 +389,8 @@ def boot(*clusters: MiniCluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
 def shut_down(*clusters: MiniCluster) -> None:
     """Stop the clusters in parallel; HDFS stops last, since HBase closes its files while stopping."""
     running = [(cluster, name) for cluster in clusters for name in cluster.servers]
-    processes.stop(cluster.servers[name] for cluster, name in running if name != "hdfs")
-    processes.stop(cluster.servers[name] for cluster, name in running if name == "hdfs")
+    processes.stop(cluster.servers[name] for cluster, name in running if name not in STORAGE)
+    processes.stop(cluster.servers[name] for cluster, name in running if name in STORAGE)
     for cluster in clusters:
         cluster.servers.clear()
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from walferry.embedded import processes
 from walferry.embedded.airflow import write_private
-from walferry.embedded.cluster import boot
 from walferry.embedded.dag_run import ENDED, DagRun
 from walferry.embedded.demo_writer import ENDPOINTS, STATUS, STOP_FILE, TABLES, await_load, read_count, start_writer
 from walferry.embedded.environment import RUN, Environment
@@ -44,7 +43,7 @@ def demo(directory: Path = RUN / "demo") -> None:
     with ExitStack() as undo:
         undo.callback(environment.stop)
         _say("booting source and target, each with HDFS, HBase and Thrift")
-        boot(environment.source, environment.target)
+        environment.start_clusters()
         write_private(directory / ENDPOINTS, json.dumps(environment.endpoints()))
         writer = start_writer(directory, ROWS, CELLS_PER_SECOND)
         undo.callback(lambda: processes.stop([writer]))

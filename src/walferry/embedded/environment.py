@@ -15,8 +15,11 @@ from typing import Any
 from walferry.amounts import amount
 from walferry.embedded import jars, processes
 from walferry.embedded.airflow import USERNAME, Airflow, write_private
-from walferry.embedded.cluster import MiniCluster, Ports, boot, shut_down
+from walferry.embedded.cluster import STORAGE, MiniCluster, Ports, boot, shut_down
+from walferry.embedded.kdc import Kdc
+from walferry.embedded.kerberized import Secured
 from walferry.embedded.spark import SparkCluster
+from walferry.embedded.two_name_nodes import TwoNameNodes
 from walferry.errors import UsageError
 from walferry.settings import EmbeddedServers
 
@@ -30,7 +33,7 @@ _PORTS_EACH = 10
 
 @dataclass
 class Environment:
-    """Two clusters, an Airflow with connections to them and, optionally, a standalone Spark cluster."""
+    """Two clusters, an Airflow with connections to them and, optionally, a KDC and a standalone Spark cluster."""
 
     source: MiniCluster
     target: MiniCluster
@@ -39,6 +42,8 @@ class Environment:
     reports: Path
     spark: str
     spark_cluster: SparkCluster | None = None
+    kdc: Kdc | None = None
+    """where both clusters are secured"""
 
     @classmethod
     def lay_out(cls, directory: Path, settings: EmbeddedServers, *, dags: Path = CHECKOUT / "dags") -> Environment:
@@ -50,59 +55,86 @@ class Environment:
             jars.coordinates(version)
         base = settings.port_base
         if base is None:
-            source, target = Ports.free(SOURCE_SERVERS), Ports.free(1)
+            source_ports, target_ports = Ports.free(SOURCE_SERVERS), Ports.free(1)
             (port,) = processes.free_ports(1)
         else:
-            source, target = Ports.fixed(base, SOURCE_SERVERS), Ports.fixed(base + _PORTS_EACH)
+            source_ports, target_ports = Ports.fixed(base, SOURCE_SERVERS), Ports.fixed(base + _PORTS_EACH)
             port = base + 2 * _PORTS_EACH
         ledger = f"sqlite:///{directory / 'ledger.db'}"
+        keep = {"hbase.master.logcleaner.ttl": str(LOGS_KEPT_MS)}
+        source = MiniCluster(directory / "source", source_ports, hbase_site=keep, version=source_version)
+        target = MiniCluster(directory / "target", target_ports, version=target_version)
+        kdc, more = None, {}
+        if settings.security is not None:
+            kdc = Kdc.lay_out(directory / "kdc")
+            more = {"KRB5_CONFIG": str(kdc.config)}
+            security = Secured(kdc)
+            source = TwoNameNodes(
+                source.directory, source_ports, hbase_site=keep, version=source_version, security=security,
+                nameservice="source",
+            )  # fmt: skip
+            target.security = security
         airflow = Airflow(
             directory / "airflow",
             config=CHECKOUT / "airflow.cfg",
             dags=dags,
             port=port,
-            environment={"WALFERRY_LEDGER": ledger, "WALFERRY_REPORTS": str(directory / "reports")},
-        )
-        keep = {"hbase.master.logcleaner.ttl": str(LOGS_KEPT_MS)}
-        clusters = (
-            MiniCluster(directory / "source", source, hbase_site=keep, version=source_version),
-            MiniCluster(directory / "target", target, version=target_version),
+            environment={"WALFERRY_LEDGER": ledger, "WALFERRY_REPORTS": str(directory / "reports"), **more},
         )
         workers = settings.spark_workers
         spark = SparkCluster.lay_out(directory / "spark", workers) if workers else None
         return cls(
-            *clusters,
+            source,
+            target,
             airflow=airflow,
             ledger=ledger,
             reports=directory / "reports",
             spark=spark.master if spark else settings.spark_master,
             spark_cluster=spark,
+            kdc=kdc,
         )
 
     def start(self) -> None:
         """Boot the clusters, then Airflow. If a step fails, stop everything again."""
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
-            boot(self.source, self.target)
+            self.start_clusters()
             if self.spark_cluster:
                 self.spark_cluster.start()
             self.airflow.start(self.connections())
             undo.pop_all()
+
+    def start_clusters(self) -> None:
+        """Boot source and target, and before them the KDC, if there is one. If a step fails, stop all three."""
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.stop_clusters)
+            if self.kdc:
+                self.kdc.boot()
+            boot(self.source, self.target)
+            undo.pop_all()
+
+    def stop_clusters(self) -> None:
+        """Stop what `start_clusters` starts. A second call does nothing."""
+        shut_down(self.source, self.target)
+        if self.kdc:
+            self.kdc.stop()
 
     def stop(self) -> None:
         """Stop everything. A second call does nothing."""
         self.airflow.stop()
         if self.spark_cluster:
             self.spark_cluster.stop()
-        shut_down(self.source, self.target)
+        self.stop_clusters()
 
     @property
     def servers(self) -> list[processes.ServerProcess]:
         """All running servers, in the order in which to stop them."""
         clusters = [server for cluster in (self.source, self.target) for server in cluster.servers.values()]
-        hdfs = [server for server in clusters if server.name == "hdfs"]
+        storage = [server for server in clusters if server.name in STORAGE]
         spark = self.spark_cluster.servers.values() if self.spark_cluster else ()
-        return [*self.airflow.servers.values(), *spark, *(server for server in clusters if server not in hdfs), *hdfs]
+        others = (server for server in clusters if server not in storage)
+        kdc = [self.kdc.server] if self.kdc and self.kdc.server else []
+        return [*self.airflow.servers.values(), *spark, *others, *storage, *kdc]
 
     def connections(self) -> dict[str, dict[str, Any]]:
         """Airflow's connections: both clusters (type `hbase`) and Spark."""
@@ -120,7 +152,7 @@ class Environment:
                 "rootdir": address.rootdir,
                 "waldir": address.waldir,
                 "thrift": address.thrift,
-                "user": address.user,
+                **(_login(cluster) or {"user": address.user}),
             }
             connections[name] = {"conn_type": "hbase", "host": host, "port": int(port), "extra": extra}
         return connections
@@ -135,6 +167,7 @@ class Environment:
                 "rootdir": cluster.address.rootdir,
                 "thrift": cluster.address.thrift,
                 "master": cluster.master,
+                **_login(cluster),
             }
             for name, cluster in (("source", self.source), ("target", self.target))
         }
@@ -151,13 +184,19 @@ class Environment:
         return "\n".join([*lines, f'export PATH={path}:"$PATH"', ""])
 
 
+def _login(cluster: MiniCluster) -> dict[str, str | None]:
+    """Who one is to a secured cluster, and the path of its keytab."""
+    identity = cluster.address.security
+    return {} if identity is None else {"principal": identity.principal, "keytab": identity.keytab}
+
+
 def up(directory: Path = RUN) -> None:
     """Boot everything with empty clusters, leave it running and print the addresses. Raises UsageError if it already
     runs."""
     running = [server for server in processes.read_pid_file(directory / "pids.json") if server.is_alive()]
     if running:
         raise UsageError(f"{amount(len(running), 'server')} of {directory} still running: `make down` first")
-    for name in ("source", "target", "airflow", "spark"):
+    for name in ("source", "target", "airflow", "spark", "kdc"):
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / "ledger.db").unlink(missing_ok=True)
     directory.mkdir(parents=True, exist_ok=True)
@@ -179,9 +218,9 @@ def up(directory: Path = RUN) -> None:
 def down(directory: Path = RUN) -> None:
     """Stop the servers that `up` recorded, and print how many; their data and logs stay until the next `up`."""
     servers = processes.read_pid_file(directory / "pids.json")
-    hdfs = [server for server in servers if server.name == "hdfs"]
-    processes.stop(server for server in servers if server not in hdfs)
-    processes.stop(hdfs)
+    last = [server for server in servers if server.name in (*STORAGE, "kdc")]
+    processes.stop(server for server in servers if server not in last)
+    processes.stop(last)
     for name in ("pids.json", "endpoints.json", "environment"):
         (directory / name).unlink(missing_ok=True)
     print(f"stopped {amount(len(servers), 'server')}" if servers else "nothing to stop: `make up` starts the servers")
@@ -192,6 +231,8 @@ def _print_addresses(environment: Environment, directory: Path) -> None:
         address = cluster.address
         where = f"ZooKeeper {address.zookeeper}  Thrift {address.thrift}  WebHDFS {address.webhdfs}"
         print(f"{name:8} HBase {cluster.version}  {where}")
+    if environment.kdc:
+        print(f"{'KDC':8} realm {environment.kdc.realm}  principal {_login(environment.source)['principal']}")
     print(f"{'Airflow':8} {environment.airflow.url}  user {USERNAME}")
     print(f"for `airflow` and `walferry` in a shell: . {os.path.relpath(directory / 'environment')}")
     print(f"the password and all addresses: {os.path.relpath(directory / 'endpoints.json')}; to stop: make down")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from walferry.embedded import processes, tools
+from walferry.embedded import jars, processes, tools
 from walferry.embedded.cluster import STORAGE, MiniCluster
 
 NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
-_MAINS = {"hdfs": NAMENODE, "datanode": "org.apache.hadoop.hdfs.server.datanode.DataNode"}
-_STARTED = {"hdfs": r"NameNode RPC up at", "datanode": r"successfully registered with NN"}
+DATANODE = "datanode"
+_MAINS = {"hdfs": NAMENODE, DATANODE: "org.apache.hadoop.hdfs.server.datanode.DataNode"}
+_STARTED = {"hdfs": r"NameNode RPC up at", DATANODE: r"successfully registered with NN"}
 
 
 @dataclass
@@ -22,7 +23,7 @@ class PlainHdfs(MiniCluster):
     @property
     def names(self) -> list[str]:
         name_node, *others = super().names
-        return [name_node, "datanode", *others]
+        return [name_node, DATANODE, *others]
 
     def start_server(self, name: str) -> None:
         if name in _MAINS:
@@ -34,8 +35,8 @@ class PlainHdfs(MiniCluster):
         self._write_configuration()
         (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
         if not (self.directory / "hdfs" / "name" / "current").exists():
-            tools.run(self, NAMENODE, ["-format", "-nonInteractive"])
-        for name in STORAGE:
+            tools.run(self, NAMENODE, ["-format", "-nonInteractive"], version=jars.NEWEST)
+        for name in _MAINS:
             self.start_server(name)
 
     def started_line(self, name: str) -> str:
@@ -44,7 +45,7 @@ class PlainHdfs(MiniCluster):
     def await_started(self, name: str, deadline: float) -> None:
         super().await_started(name, deadline)
         if name == "hdfs":  # HBase writes at once
-            self.await_started("datanode", deadline)
+            self.await_started(DATANODE, deadline)
 
     def stop(self) -> None:
         storage = [self.servers.pop(name) for name in reversed(STORAGE) if name in self.servers]

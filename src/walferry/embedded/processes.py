@@ -183,11 +183,16 @@ def start(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env={**os.environ, **(environment or {})},
+            env=variables(environment or {}),
             start_new_session=True,
         )
     leash.hold(child.pid)
     return ServerProcess(name, child.pid, psutil.Process(child.pid).create_time(), str(log), offset)
+
+
+def variables(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this process with more variables, for one that it starts."""
+    return {**os.environ, **more}
 
 
 def stop(servers: Iterable[ServerProcess], *, grace_s: float = STOP_GRACE_S) -> None:

@@ -8,32 +8,51 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from walferry.embedded import jars
+from walferry.embedded import jars, processes
 from walferry.embedded.cluster import JVM_FLAGS, MiniCluster, more_jvm_flags
 from walferry.errors import WalferryError
 
 WAL_PRETTY_PRINTER = "org.apache.hadoop.hbase.wal.WALPrettyPrinter"
 
 
-def run(cluster: MiniCluster, main: str, arguments: Sequence[str], *, timeout_s: float = 120) -> str:
-    """Run the Java class `main` with the configuration of `cluster` and return its stdout.
+def run(
+    cluster: MiniCluster,
+    main: str,
+    arguments: Sequence[str],
+    *,
+    timeout_s: float = 120,
+    version: str | None = None,
+    user: str | None = None,
+) -> str:
+    """Run the Java class `main` with the configuration of `cluster` and return its stdout. `main` may also be the path
+    of a Java program in one file.
 
-    Paths among the arguments are Hadoop paths: "/hbase/…" on the cluster's HDFS, "file:///…" on this machine.
-    If the program fails, raises WalferryError with the end of stderr.
+    Paths among the arguments are Hadoop paths: "/hbase/…" on the cluster's HDFS, "file:///…" on this machine. The
+    class is that of HBase `version`, by default the cluster's. On a secured cluster it has a ticket of `user`, by
+    default of the address's. If the program fails, raises WalferryError with the end of stderr.
     """
-    called = command(cluster, main, arguments)
-    answer = subprocess.run(called, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+    answer = subprocess.run(
+        command(cluster, main, arguments, version=version),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+        env=None if cluster.security is None else processes.variables(cluster.security.logged_in(user)),
+    )
     if answer.returncode != 0:
         tail = "\n".join(answer.stderr.splitlines()[-15:])
         raise WalferryError(f"{main} {' '.join(arguments)} failed with {answer.returncode}:\n{tail}")
     return answer.stdout
 
 
-def command(cluster: MiniCluster, main: str, arguments: Sequence[str]) -> list[str]:
+def command(cluster: MiniCluster, main: str, arguments: Sequence[str], version: str | None = None) -> list[str]:
     """The command line of `run`."""
     # The servers' log4j.properties sends the program's log to stderr.
     flags = [*JVM_FLAGS, *more_jvm_flags(), "-Xmx512m", f"-Djava.io.tmpdir={cluster.directory / 'tmp'}"]
-    return [jars.java(), *flags, "-cp", cluster.classpath, main, *arguments]
+    if cluster.security is not None:
+        flags += cluster.security.client_flags(cluster.directory / "conf")
+    return [jars.java(), *flags, "-cp", cluster.classpath_of(version or cluster.version), main, *arguments]
 
 
 def print_wal(cluster: MiniCluster, path: str) -> list[dict[str, Any]]:

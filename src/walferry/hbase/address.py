@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from walferry.errors import UsageError
 from walferry.request_meter import Meter, RequestRates, meter_of
+from walferry.security import Kerberos
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class ClusterAddress:
     """a folder (URL) that is read instead of the cluster's file system, with copies of what was below its rootdir"""
     session_seconds: float = 30.0
     """timeout of the ZooKeeper sessions: this long after a process was killed, its session's znodes are removed"""
+    security: Kerberos | None = None
+    """who the client is to a secured cluster; then `user` is not sent"""
 
     def shared_by(self, processes: int) -> ClusterAddress:
         """The address for each of several processes that share the rates."""

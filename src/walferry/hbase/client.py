@@ -17,7 +17,7 @@ from walferry.hbase import admin, bulk_load, mutate, region_calls, scan, schemas
 from walferry.hbase import peers as replication_peers
 from walferry.hbase import read_points as mvcc
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.authentication import Authenticate
+from walferry.hbase.authentication import login
 from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.hbase.errors import RegionNotServedError, TableNotFoundError, TableStateError
 from walferry.hbase.locations import Located, Locations
@@ -43,13 +43,11 @@ class HBaseClient:
     `walferry.hbase.errors`.
     """
 
-    def __init__(
-        self, address: ClusterAddress, *, timeout_s: float = 60, authenticate: Authenticate | None = None
-    ) -> None:
+    def __init__(self, address: ClusterAddress, *, timeout_s: float = 60) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self.zookeeper = ZooKeeper(address.zookeeper, address.znode, address.meter(), address.session_seconds)
-        self.pool = ConnectionPool(address.user, authenticate, address.meter())
+        self.zookeeper = ZooKeeper.of(address)
+        self.pool = ConnectionPool(login(address), address.meter())
         self._locations = Locations(self.zookeeper, self.pool, timeout_s)
 
     def __enter__(self) -> HBaseClient:
@@ -379,6 +377,11 @@ class HBaseClient:
     def table_enabled(self, table: str) -> bool:
         """Whether the table is enabled. Raises TableNotFoundError."""
         return table_states.table_enabled(self, table)
+
+    def who_am_i(self) -> str | None:
+        """The user that HBase takes the client for, by its own rules for names; None if it does not tell, since it is
+        not secured (TokenProvider, AuthenticationService)."""
+        return admin.who_am_i(self)
 
     def lacking_rights(self, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
         """The permissions that the client's user lacks. It needs the actions in `everywhere` (READ, WRITE, CREATE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from walferry.errors import TransientError, WalferryError
+from walferry.security.kerberos import AuthenticationError
 
 
 class RemoteError(WalferryError):
@@ -29,6 +30,10 @@ class ConnectionFailedError(TransientError):
 
     If the request never left, the fact `sent` is False: the server certainly did not carry it out.
     """
+
+
+class LoginRefusedError(AuthenticationError):
+    """The server does not accept the login of a connection; facts `server`, `principal`, `reason`."""
 
 
 class RequestTimeoutError(TransientError):
@@ -156,6 +161,7 @@ _CLASSES: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "HBaseSnapshotException": SnapshotFailedError,
     "CorruptedSnapshotException": SnapshotFailedError,
     "AccessDeniedException": AccessDeniedError,
+    "AccessControlException": AccessDeniedError,  # HDFS's, to the server
 }
 # Failures that only their message identifies: their class is too general.
 _REASONS: dict[str, type[RemoteError] | type[RemoteTransientError]] = {

@@ -3,7 +3,7 @@
 Wire format (org.apache.hadoop.hbase.ipc: RpcConnection, ServerRpcConnection, IPCUtil), lengths int32
 big-endian, "delimited" = protobuf varint length + message:
 
-    connection  "HBas" 00 auth | length ConnectionHeader
+    connection  a login (authentication.py) | length ConnectionHeader
     request     length | delimited RequestHeader | delimited parameter | cell block
     response    length | delimited ResponseHeader | delimited result (unless an exception) | cell block
 """
@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import random
 import select
 import socket
 import struct
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -23,21 +25,36 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from walferry.clock import steady_s
+from walferry.errors import WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.authentication import Authenticate, Simple
-from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, RequestTooBigError, remote_error
+from walferry.hbase.authentication import (
+    LOGIN_ERROR,
+    MAX_FRAME_BYTES,
+    Authenticate,
+    Channel,
+    Simple,
+    UnwrappedError,
+    login_error,
+)
+from walferry.hbase.errors import (
+    ConnectionFailedError,
+    LoginRefusedError,
+    RequestTimeoutError,
+    RequestTooBigError,
+    remote_error,
+)
+from walferry.hbase.sockets import LENGTH, await_writable, drop_unsent_after, left, milliseconds, receive_all
 from walferry.request_meter import Meter, Service
+from walferry.security.kerberos import AuthenticationError, KerberosUnavailableError, Qop
 
 # Keeps tags; HBase's default KeyValueCodec drops them.
 CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
 CONNECT_TIMEOUT_S = 10.0
-# Above hbase.ipc.max.request.size and any real answer; an HTTP server's "HTTP" reads as a length of 1.2 GB.
-MAX_FRAME_BYTES = 1 << 30
+LOGIN_ATTEMPTS = 3
 PART_BYTES = 512 << 10  # of a request, sent between two checks that it may still be sent
-_PREAMBLE = b"HBas\x00"
-_LENGTH = struct.Struct(">i")
 _NO_LINGER = struct.pack("ii", 1, 0)
 _CONNECTION_CALL_ID = 0xFFFFFFFF  # -1: the server refuses the connection itself
+_LOGIN_REQUIRED = "Authentication is required"
 
 Buffer = bytes | bytearray | memoryview
 M = TypeVar("M", bound=Message)
@@ -55,17 +72,16 @@ class RpcConnection:
         server: str,
         service: str,
         codec: str | None = CODEC_WITH_TAGS,
-        user: str | None = None,
         authenticate: Authenticate | None = None,
     ) -> None:
         self.server = server
         self.service = service
         self._codec = codec
-        self._user = user or getpass.getuser()
-        self._authenticate = authenticate or Simple()
+        self._authenticate = authenticate or Simple(getpass.getuser())
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
+        self._channel: Channel | None = None
         self._answered = False
+        self._fresh = True
         self._sent = False
         self._call_id = 0
 
@@ -95,29 +111,22 @@ class RpcConnection:
         with self._lock:
             self._sent = False
             try:
-                sock = self._connected(deadline)
+                channel = self._connected(deadline)
                 self._call_id = (self._call_id + 1) & 0x7FFFFFFF
-                frame = encode_request(self._call_id, method, request, blocks, _milliseconds(_left(deadline)))
+                frame = encode_request(self._call_id, method, request, blocks, milliseconds(left(deadline)))
                 try:
-                    self._send(sock, frame, deadline, may_send)
+                    self._send(channel, frame, deadline, may_send)
                 except ConnectionError as broken:
                     # A server that finds a request too long answers and closes before it has read the whole request.
                     with contextlib.suppress(OSError, DecodeError):
-                        self._answer(sock, method, response_type, deadline)
+                        self._answer(channel, method, response_type, deadline)
                     raise broken
-                answer = self._answer(sock, method, response_type, deadline)
-                self._answered = True
+                answer = self._answer(channel, method, response_type, deadline)
+                self._answered, self._fresh = True, False
                 return answer
             except TimeoutError as error:
                 self._abort()
-                what = (
-                    f"{self.server} did not answer {self.service}.{method} within {timeout_s:g} s; "
-                    "whether it carried out the call is unknown; restart the server if it hangs"
-                    if self._sent
-                    else f"{self.service}.{method} could not be sent to {self.server} within {timeout_s:g} s: "
-                    "this process was suspended or too busy"
-                )
-                raise RequestTimeoutError(what, **self._facts(method, self._sent)) from error
+                raise RequestTimeoutError(self._late(method, timeout_s), **self._facts(method, self._sent)) from error
             except (OSError, DecodeError) as error:
                 self.close()
                 never = "" if self._answered else "; is that the RPC port of an HBase server?"
@@ -125,86 +134,106 @@ class RpcConnection:
                     f"the connection to {self.server} failed at {self.service}.{method}: {error}{never}",
                     **self._facts(method, self._sent),
                 ) from error
+            except KerberosUnavailableError as error:
+                raise ConnectionFailedError(error.message, **self._facts(method, False)) from error
+            except AuthenticationError as error:
+                self.close()
+                error.facts["sent"] = self._sent  # false at the login, not at an answer that is not protected
+                raise
             except (ConnectionFailedError, RequestTooBigError):
                 self.close()  # after RequestTooBigError the server closes its side too
                 raise
 
     def close(self) -> None:
         """Close the socket; the next call connects again."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._channel is not None:
+            self._channel.sock.close()
+            self._channel = None
 
     def _abort(self) -> None:
         """Close the socket and make the kernel drop the bytes that it has not delivered."""
-        if self._socket is not None:
+        if self._channel is not None:
             with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+                self._channel.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.close()
 
     def usable(self) -> bool:
         """False if the server has closed the idle connection, or sent something unrequested."""
-        if self._socket is None:
+        if self._channel is None:
             return True
         poll = select.poll()  # select() cannot handle descriptors above 1023
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        poll.register(self._channel.sock, select.POLLIN)
+        return not poll.poll(0) and not self._channel.pending
 
-    def _connected(self, deadline: float) -> socket.socket:
-        if self._socket is not None and not self.usable():
+    @property
+    def qop(self) -> Qop | None:
+        """The protection that the open connection has; None without a login or a connection."""
+        return None if self._channel is None else self._channel.qop
+
+    def _connected(self, deadline: float) -> Channel:
+        if self._channel is not None and not self.usable():
             self.close()
-        if self._socket is None:
-            self._socket = self._connect(deadline)
-        return self._socket
+        if self._channel is None:
+            self._channel = self._connect(deadline)
+            self._fresh = True
+        return self._channel
 
-    def _connect(self, deadline: float) -> socket.socket:
+    def _connect(self, deadline: float) -> Channel:
+        """A connection that has logged in. A login that is refused is tried again: a server takes two tickets that were
+        made in the same moment for one that is replayed."""
+        for attempt in range(1, LOGIN_ATTEMPTS + 1):
+            try:
+                return self._logged_in(deadline)
+            except LoginRefusedError:
+                if attempt == LOGIN_ATTEMPTS:
+                    raise
+            time.sleep(min(random.uniform(0, 0.2), left(deadline)))
+        raise AssertionError
+
+    def _logged_in(self, deadline: float) -> Channel:
         host, _, port = self.server.rpartition(":")
-        timeout = min(CONNECT_TIMEOUT_S, _left(deadline))
+        timeout = min(CONNECT_TIMEOUT_S, left(deadline))
+        # Unlike a call's time-out, one in here proves that the server did nothing.
         try:
             sock = socket.create_connection((host, int(port)), timeout=timeout)
         except TimeoutError as error:
-            # Unlike a call's time-out, this one proves that the server did nothing.
             raise OSError(f"no connection within {timeout:.0f} s") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.sendall(_PREAMBLE + bytes([self._authenticate.auth_byte]))
-            self._authenticate.handshake(sock)
+            until = steady_s() + timeout
+            channel = self._authenticate.open(sock, self.server, until)
+            user = None if channel.user is None else pb.UserInformation(effective_user=channel.user)
             header = pb.ConnectionHeader(
-                user_info=pb.UserInformation(effective_user=self._user),
-                service_name=self.service,
-                cell_block_codec_class=self._codec,
+                user_info=user, service_name=self.service, cell_block_codec_class=self._codec
             ).SerializeToString()
-            sock.sendall(_LENGTH.pack(len(header)) + header)
+            rest = memoryview(LENGTH.pack(len(header)) + header)
+            while rest:
+                rest = rest[channel.send(rest, until) :]
+        except TimeoutError as error:
+            sock.close()
+            raise OSError(f"the login was not answered within {timeout:.0f} s") from error
         except BaseException:
             sock.close()
             raise
-        return sock
+        return channel
 
-    def _send(self, sock: socket.socket, frame: bytes, deadline: float, may_send: Callable[[], None]) -> None:
+    def _send(self, channel: Channel, frame: bytes, deadline: float, may_send: Callable[[], None]) -> None:
         """Send a frame in parts, each checked right before it is sent, so that no part is sent late after a pause."""
         rest = memoryview(frame)
         while rest:
-            _await_writable(sock, deadline)
+            await_writable(channel.sock, deadline)
             try:
                 may_send()
             except BaseException:
                 self._abort()
                 raise
-            _limit(sock, deadline)
-            _drop_unsent_after(sock, deadline)
+            drop_unsent_after(channel.sock, deadline)
             self._sent = len(rest) <= PART_BYTES
-            rest = rest[sock.send(rest[:PART_BYTES]) :]
+            rest = rest[channel.send(rest[:PART_BYTES], deadline) :]
 
-    def _answer(self, sock: socket.socket, method: str, response_type: type[M], deadline: float) -> tuple[M, bytes]:
-        (length,) = _LENGTH.unpack(_receive(sock, _LENGTH.size, deadline))
-        if not 0 < length <= MAX_FRAME_BYTES:
-            raise ConnectionFailedError(
-                f"{self.server} answered {self.service}.{method} with a frame of {length} bytes; "
-                "is that the RPC port of an HBase server?",
-                **self._facts(method, True),
-            )
-        frame = memoryview(_receive(sock, length, deadline))
+    def _answer(self, channel: Channel, method: str, response_type: type[M], deadline: float) -> tuple[M, bytes]:
+        frame = memoryview(self._frame(channel, method, deadline))
         header, position = decode_delimited(frame, 0, pb.ResponseHeader)
         if header.call_id not in (self._call_id, _CONNECTION_CALL_ID):
             raise ConnectionFailedError(
@@ -212,19 +241,65 @@ class RpcConnection:
                 **self._facts(method, True),
             )
         if header.HasField("exception"):
-            failure = header.exception
-            if header.call_id == _CONNECTION_CALL_ID:
-                self.close()
-            raise remote_error(
-                failure.exception_class_name,
-                failure.stack_trace,
-                server=self.server,
-                method=f"{self.service}.{method}",
-                do_not_retry=failure.do_not_retry,
-            )
+            raise self._raised(header, method)
         response, position = decode_delimited(frame, position, response_type)
         block = bytes(frame[position : position + header.cell_block_meta.length])
         return response, block
+
+    def _frame(self, channel: Channel, method: str, deadline: float) -> bytearray:
+        """The next frame. Raises what the server says instead of it if it refuses the connection."""
+        try:
+            (length,) = LENGTH.unpack(receive_all(channel.receive, LENGTH.size, deadline))
+        except UnwrappedError as unwrapped:
+            # Anybody on the way may have sent it, so it tells nothing of the request.
+            raise AuthenticationError(
+                f"{self.server} answered without the agreed protection; somebody is between it and this machine, or "
+                f"it refuses the connection: {_said(unwrapped.frame)}",
+                **self._facts(method, self._sent),
+            ) from None
+        if length == LOGIN_ERROR and channel.user is None and self._fresh:
+            reason = login_error(channel.receive, deadline)
+            raise LoginRefusedError(
+                f"{self.server} refuses the connection after the login: {reason}; its log says why",
+                **self._facts(method, self._sent),
+                reason=reason,
+            )
+        if not 0 < length <= MAX_FRAME_BYTES:
+            raise ConnectionFailedError(
+                f"{self.server} answered {self.service}.{method} with a frame of {length} bytes; "
+                "is that the RPC port of an HBase server?",
+                **self._facts(method, True),
+            )
+        return receive_all(channel.receive, length, deadline)
+
+    def _raised(self, header: pb.ResponseHeader, method: str) -> WalferryError:
+        failure = header.exception
+        if header.call_id == _CONNECTION_CALL_ID:
+            self.close()
+        if _LOGIN_REQUIRED in failure.stack_trace and isinstance(self._authenticate, Simple):
+            return AuthenticationError(
+                f"{self.server} lets nobody in without Kerberos; add `security` to the cluster's connection: a "
+                "principal, and a keytab or a ticket cache",
+                **self._facts(method, True),
+            )
+        return remote_error(
+            failure.exception_class_name,
+            failure.stack_trace,
+            server=self.server,
+            method=f"{self.service}.{method}",
+            do_not_retry=failure.do_not_retry,
+        )
+
+    def _late(self, method: str, timeout_s: float) -> str:
+        if self._sent:
+            return (
+                f"{self.server} did not answer {self.service}.{method} within {timeout_s:g} s; "
+                "whether it carried out the call is unknown; restart the server if it hangs"
+            )
+        return (
+            f"{self.service}.{method} could not be sent to {self.server} within {timeout_s:g} s: "
+            "this process was suspended or too busy"
+        )
 
     def _facts(self, method: str, sent: bool) -> dict[str, object]:
         return {"server": self.server, "method": f"{self.service}.{method}", "sent": sent}
@@ -233,8 +308,7 @@ class RpcConnection:
 class ConnectionPool:
     """Connections of one user to many servers; no two calls share a connection at the same time."""
 
-    def __init__(self, user: str, authenticate: Authenticate | None = None, meter: Meter | None = None) -> None:
-        self._user = user
+    def __init__(self, authenticate: Authenticate | None = None, meter: Meter | None = None) -> None:
         self._authenticate = authenticate
         self._meter = meter
         self._lock = threading.Lock()
@@ -260,7 +334,7 @@ class ConnectionPool:
             self._meter.request(Service.REGION_SERVERS)
         with self._lock:
             idle = self._idle[key]
-            connection = idle.pop() if idle else RpcConnection(*key, self._user, self._authenticate)
+            connection = idle.pop() if idle else RpcConnection(*key, self._authenticate)
         try:
             return connection.call(
                 method, request, response_type, cell_block, timeout_s=timeout_s, since=since, may_send=may_send
@@ -269,6 +343,11 @@ class ConnectionPool:
             with self._lock:
                 self._idle[key].append(connection)
 
+    def qop(self) -> Qop | None:
+        """The protection that servers agreed to lately; None without a login."""
+        with self._lock:
+            return next((one.qop for idle in self._idle.values() for one in idle if one.qop is not None), None)
+
     def close(self) -> None:
         """Close the idle connections."""
         with self._lock:
@@ -276,6 +355,17 @@ class ConnectionPool:
                 for connection in connections:
                     connection.close()
             self._idle.clear()
+
+
+def _said(frame: bytes) -> str:
+    """The exception in a plain frame, for people."""
+    try:
+        header, _ = decode_delimited(memoryview(frame), 0, pb.ResponseHeader)
+    except DecodeError:
+        return "it cannot be read"
+    failure = header.exception
+    name = failure.exception_class_name.rpartition(".")[2]
+    return f"{name}: {failure.stack_trace.partition(chr(10))[0]}" if name else "it is no exception"
 
 
 def encode_request(
@@ -288,7 +378,7 @@ def encode_request(
     head = header.SerializeToString()
     body = request if isinstance(request, bytes) else request.SerializeToString()
     parts = [_varint(len(head)), head, _varint(len(body)), body, *cell_block]
-    return b"".join([_LENGTH.pack(sum(len(part) for part in parts)), *parts])
+    return b"".join([LENGTH.pack(sum(len(part) for part in parts)), *parts])
 
 
 def encode_field(number: int, content: bytes) -> bytes:
@@ -323,50 +413,3 @@ def decode_delimited(frame: memoryview, position: int, message_type: type[M]) ->
     if length > len(frame) - position:
         raise DecodeError(f"the frame has a message of {length} bytes where {len(frame) - position} remain")
     return message_type.FromString(frame[position : position + length]), position + length
-
-
-def _receive(sock: socket.socket, length: int, deadline: float) -> bytearray:
-    """Receive exactly `length` bytes. Raises TimeoutError at the deadline, ConnectionError if the server closes."""
-    buffer = bytearray(length)
-    view = memoryview(buffer)
-    while view:
-        _limit(sock, deadline)
-        received = sock.recv_into(view)
-        if not received:
-            raise ConnectionError("the server closed the connection")
-        view = view[received:]
-    return buffer
-
-
-def _await_writable(sock: socket.socket, deadline: float) -> None:
-    """Wait until the kernel accepts more bytes, so that sending right after a check does not block."""
-    poll = select.poll()
-    poll.register(sock, select.POLLOUT)
-    if not poll.poll(_milliseconds(_left(deadline))):
-        raise TimeoutError
-
-
-def _limit(sock: socket.socket, deadline: float) -> None:
-    sock.settimeout(_left(deadline))
-
-
-def _drop_unsent_after(sock: socket.socket, deadline: float) -> None:
-    """Make the kernel drop unacknowledged bytes at the deadline, even after this process has ended.
-
-    By default the kernel keeps sending for minutes, so that a request may arrive after its caller gave up.
-    """
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _milliseconds(_left(deadline)))
-
-
-def _left(deadline: float) -> float:
-    """Seconds until the deadline. Raises TimeoutError after it."""
-    left = deadline - steady_s()
-    if left <= 0:
-        raise TimeoutError
-    return left
-
-
-def _milliseconds(seconds: float) -> int:
-    """At least 1: to a server, 0 means no time-out."""
-    return max(1, int(seconds * 1000))

@@ -15,19 +15,23 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
+from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry, RetryFailedError
 
-from walferry.errors import DamagedInputError
+from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.errors import AccessDeniedError, ServerGoneError, ZooKeeperError
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.errors import AccessDeniedError, LoginRefusedError, ServerGoneError, ZooKeeperError
+from walferry.hbase.zookeeper_login import be_patient, sasl_options
 from walferry.request_meter import Meter, Service
+from walferry.security.kerberos import Kerberos
 
 CONNECT_TIMEOUT_S = 10
 _WRAPPER = 0xFF
 _MAGIC = b"PBUF"
+_ENDED = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 M = TypeVar("M", bound=Message)
 
 
@@ -92,19 +96,33 @@ def znode(message: Message) -> bytes:
 class ZooKeeper:
     """HBase's znodes on one ensemble ("host:port,host:port"), below `znode`; connects at first use."""
 
-    def __init__(self, hosts: str, znode: str, meter: Meter | None = None, session_seconds: float = 30.0) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        znode: str,
+        meter: Meter | None = None,
+        session_seconds: float = 30.0,
+        security: Kerberos | None = None,
+    ) -> None:
         self.hosts = hosts
+        self._security = security
+        self._refusal: WalferryError | None = None
         self._session_seconds = session_seconds
         self._meter = meter
         self._znode = znode.rstrip("/")
         self._lock = threading.Lock()
         self._client: KazooClient | None = None
 
+    @classmethod
+    def of(cls, address: ClusterAddress) -> ZooKeeper:
+        """The ensemble of a cluster."""
+        return cls(address.zookeeper, address.znode, address.meter(), address.session_seconds, address.security)
+
     @property
     def client(self) -> KazooClient:
         """The started kazoo client. Raises ZooKeeperError if no server answers."""
         with self._lock:
-            if self._client is not None and self._client.client_state == KeeperState.CLOSED:
+            if self._client is not None and self._client.client_state in _ENDED:
                 # kazoo has stopped trying to connect for good: its session is lost, but a new one can start.
                 self.close()
             if self._client is None:
@@ -119,17 +137,39 @@ class ZooKeeper:
             timeout=self._session_seconds,
             connection_retry=KazooRetry(**retry),
             command_retry=KazooRetry(**retry),
+            sasl_options=self._security and sasl_options(self._security, self._refused),
         )
+        if self._security is not None:
+            be_patient(client, self._logged_in, self._turned_away)
+        before = self._refusal
         try:
             client.start(timeout=CONNECT_TIMEOUT_S)
         except (KazooTimeoutError, KazooException) as error:
             client.stop()
             client.close()
+            if self._refusal is not None and self._refusal is not before:
+                raise self._refusal from error
             raise ZooKeeperError(
                 f"ZooKeeper at {self.hosts} did not answer within {CONNECT_TIMEOUT_S} s; is it up?",
                 zookeeper=self.hosts,
             ) from error
         return client
+
+    def _refused(self, error: WalferryError) -> None:
+        self._refusal = error
+
+    def _logged_in(self) -> None:
+        self._refusal = None
+
+    def _turned_away(self) -> None:
+        who = None if self._security is None else self._security.principal
+        self._refusal = LoginRefusedError(
+            f"ZooKeeper at {self.hosts} does not let {who or 'the principal of the ticket cache'} log in; its log says "
+            "why. If it asks for no login, set `zookeeper_service` to none",
+            server=self.hosts,
+            principal=who,
+            reason="it closes the connection",
+        )
 
     def close(self) -> None:
         """End the session."""
@@ -230,6 +270,10 @@ class ZooKeeper:
             self._meter.request(Service.ZOOKEEPER)
         try:
             yield
+        except AuthFailedError as error:
+            if self._refusal is not None:
+                raise self._refusal from error
+            raise ZooKeeperError(f"a login to ZooKeeper at {self.hosts} failed and then worked", **facts) from error
         except NoAuthError as error:
             message = f"ZooKeeper at {self.hosts} does not let this user read {self._znode}/{path}"
             raise AccessDeniedError(message, **facts) from error

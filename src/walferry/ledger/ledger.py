@@ -332,7 +332,12 @@ def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
     if kind == "pair":
         return to_json({key: _without_thrift(spec.get(key)) for key in ("source", "target")})
     changeable = CHANGEABLE + _MORE_CHANGEABLE.get(kind, ())
-    return to_json({key: value for key, value in spec.items() if key not in changeable})
+    return to_json({key: _given(value) for key, value in spec.items() if key not in changeable})
+
+
+def _given(value: Any) -> Any:
+    """A spec's cluster without the keys that are not set: an older walferry did not record them all."""
+    return {key: one for key, one in value.items() if one is not None} if isinstance(value, Mapping) else value
 
 
 def _without_thrift(cluster: Any) -> Any:

@@ -16,6 +16,7 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
 from walferry.hbase.writer_kind import WriterKind
 from walferry.migration.planning.finding import Finding
+from walferry.migration.planning.identity import Identity, identities
 from walferry.migration.planning.log_findings import codec_findings, peer_findings, stage_findings, wal_folder_findings
 from walferry.migration.planning.space import root_findings, size_of, space_findings, staging_findings
 from walferry.migration.planning.tables import (
@@ -59,6 +60,8 @@ class Plan:
     target_version: str
     source_cluster_id: str
     target_cluster_id: str
+    identities: list[Identity]
+    """who walferry is at the secured ones of the clusters"""
     tables: list[TablePlan]
     wal_bytes: int
     wal_files: int
@@ -94,6 +97,7 @@ def make_plan(spec: ResolvedSpec, keep_hours: float) -> Plan:
 
 def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
     with HBaseClient(spec.source_address()) as source, HBaseClient(spec.target.address()) as target:
+        who = list(identities({"source": source, "target": target}))
         files = file_system(spec.source, spec.source_address())
         _require_roots(spec, files, file_system(spec.target))
         source_id, target_id = source.cluster_id(), target.cluster_id()
@@ -132,7 +136,7 @@ def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
             )
         findings += space_findings(spec, sum(table.bytes + table.memstore_bytes for table in tables))
         return Plan(
-            source.version(), target.version(), source_id, target_id, tables,
+            source.version(), target.version(), source_id, target_id, who, tables,
             sum(file.length for file in wals), len(wals), findings,
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
+from walferry.run.security_spec import Security
 from walferry.run.spec import Cluster, ResolvedSpec, Spec, describe_faults
 
 Connections = Callable[[str], Cluster]
@@ -123,7 +124,13 @@ def cluster_from_connection(
         )
     quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in map(str.strip, host.split(",")))
     known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "waldir", "thrift", "user") if extra.get(key)}
-    if login:
+    # A form has one level of fields; JSON may have the mapping of the spec.
+    security = {key: extra[key] for key in Security.model_fields if extra.get(key)}
+    if isinstance(extra.get("security"), Mapping):
+        security |= extra["security"]
+    if security:
+        known["security"] = security
+    elif login:
         known.setdefault("user", login)
     try:
         return Cluster(zookeeper=quorum, **known)

@@ -1,6 +1,7 @@
 """Heartbeats: a process that works on a run renews a note in the ledger, so that a kill -9 shows within seconds.
 
-The note also has the rate at which the process sends requests to the clusters.
+The note also has the rate at which the process sends requests to the clusters, and which of its Kerberos tickets were
+not renewed in time.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from walferry.background import beside
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import RunLedger
 from walferry.request_meter import Rates, counted
+from walferry.security import renewal
 
 log = logging.getLogger(__name__)
 
 NOTE = "at work"
 BEAT_SECONDS = 3.0
+LOOK_SECONDS = 10.0
+"""between two looks at the tickets"""
 SUBMITTED = "submitted"
 LONGEST_START_SECONDS = 600.0
 """an app that has not started its phase after this long is not expected to start it any more"""
@@ -48,6 +52,9 @@ def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -
     facts = {"by": actor} | me
     rates = Rates()
 
+    def now() -> dict[str, Any]:
+        return {"requests": rates(counted()), "tickets": renewal.faults()}
+
     def is_mine(note: Mapping[str, Any]) -> bool:
         return me.items() <= note.items()
 
@@ -56,13 +63,17 @@ def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -
 
     def beat() -> None:
         with _logged("a heartbeat was not recorded"):
-            ledger.notes.keep_unless(NOTE, facts | {"requests": rates(counted())}, label, is_anothers)
+            ledger.notes.keep_unless(NOTE, facts | now(), label, is_anothers)
 
     def go_on(ended: threading.Event) -> None:
         while not ended.wait(BEAT_SECONDS):
             beat()
 
-    begun = facts | {"requests": rates(counted())}
+    def look(ended: threading.Event) -> None:
+        while not ended.wait(LOOK_SECONDS):
+            renewal.look()  # which may wait for a KDC, as a heartbeat must not
+
+    begun = facts | now()
     if alone:
         if other := ledger.notes.keep_unless(NOTE, begun, label, lambda _, note, at_ms: _lives(note, at_ms)):
             raise _busy(ledger, *other)
@@ -70,7 +81,7 @@ def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -
         with _logged("the first heartbeat was not recorded"):
             ledger.notes.keep(NOTE, begun, label)
     try:
-        with beside(go_on, f"heartbeat {label}".strip()):
+        with beside(go_on, f"heartbeat {label}".strip()), beside(look, "tickets"):
             yield
     finally:
         with _logged("the heartbeat was not removed"):
@@ -144,6 +155,12 @@ def requests_per_second(ledger: RunLedger) -> dict[str, dict[str, float]]:
                 of = total.setdefault(cluster, {})
                 of[service] = of.get(service, 0.0) + rate
     return total
+
+
+def ticket_faults(ledger: RunLedger) -> list[str]:
+    """What live processes of the run say of tickets that were not renewed in time, each once."""
+    found = (text for sign in _signs(ledger).values() for text in sign.get("tickets", {}).values())
+    return list(dict.fromkeys(found))
 
 
 def _signs(ledger: RunLedger) -> dict[str, dict[str, Any]]:

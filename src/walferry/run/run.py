@@ -139,7 +139,7 @@ class LogRun:
             for run_id, item in self.ledger.objects.of_all_runs("folder")
             if (there := source_of(self.ledger.whole.run(run_id))) and there.address().cluster == source.cluster
         ]
-        return tuple(url for url in dict.fromkeys(found) if _answers(url, source.user))
+        return tuple(url for url in dict.fromkeys(found) if _answers(url, source))
 
     @property
     def source_root(self) -> str:
@@ -299,9 +299,9 @@ def file_system(cluster: Cluster, address: ClusterAddress | None = None) -> File
     return files_of(address or cluster.address())
 
 
-def _answers(url: str, user: str) -> bool:
+def _answers(url: str, source: ClusterAddress) -> bool:
     try:
-        files, path = open_folder(url, user)
+        files, path = open_folder(url, source)
         files.status(path)
     except Exception as error:  # any error of another run's folder is only a warning here
         log.warning("the copies of WALs in %s cannot be reached: %s", url, error)

@@ -25,6 +25,7 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.request_meter import RequestRates
+from walferry.run.security_spec import Security
 from walferry.storage import open_file_system
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
@@ -48,7 +49,10 @@ class Cluster(BaseModel):
         description="hbase.wal.dir where it is set, on the file system of the rootdir",
     )
     thrift: str | None = Field(default=None, description="Thrift server, host:port")
-    user: str | None = Field(default=None, description="user name for HBase and HDFS; default: the OS user")
+    user: str | None = Field(
+        default=None, description="user name for HBase and HDFS where Kerberos is off; default: the OS user"
+    )
+    security: Security | None = Field(default=None, description="who walferry is at a cluster with Kerberos")
 
     @field_validator("zookeeper")
     @classmethod
@@ -72,10 +76,22 @@ class Cluster(BaseModel):
             raise ValueError("it is on another file system than rootdir; only one can be read")
         return waldir
 
+    @field_validator("security")
+    @classmethod
+    def _is_the_only_identity(cls, security: Security | None, given: ValidationInfo) -> Security | None:
+        if security is not None and given.data.get("user") is not None:
+            raise ValueError("the user is that of the principal; leave `user` out")
+        return security
+
     def address(self) -> ClusterAddress:
         """The address, for the client."""
-        fields = self.model_dump(exclude_none=True)
-        return ClusterAddress(**fields)
+        fields = self.model_dump(exclude_none=True, exclude={"security"})
+        if self.security is None:
+            return ClusterAddress(**fields)
+        kerberos = self.security.kerberos()
+        if kerberos.user is not None:
+            fields["user"] = kerberos.user
+        return ClusterAddress(**fields, security=kerberos)
 
 
 class TablePair(BaseModel):
@@ -447,7 +463,7 @@ def describe_faults(error: ValidationError) -> str:
 
 def unknown_key(key: object) -> str:
     """The message for an unknown key; it suggests the known key that this one resembles."""
-    models = (Spec, Cluster, TablePair, TimeWindow, SourceRequests, Throttle)
+    models = (Spec, Cluster, Security, TablePair, TimeWindow, SourceRequests, Throttle)
     known = {field.alias or name for model in models for name, field in model.model_fields.items()}
     if key in known:
         return "this key does not belong here"

@@ -8,7 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from walferry.errors import UsageError
 from walferry.request_meter import Meter
-from walferry.storage.filesystem import FileStatus, FileSystem, PermissionDeniedError, QuotaExceededError
+from walferry.security import Kerberos
+from walferry.storage.filesystem import FileStatus, FileSystem, Owner, PermissionDeniedError, QuotaExceededError
 from walferry.storage.local import Local
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = [
     "FileStatus",
     "FileSystem",
     "Local",
+    "Owner",
     "PermissionDeniedError",
     "QuotaExceededError",
     "WebHdfs",
@@ -39,30 +41,42 @@ def __getattr__(name: str) -> Any:
     return WebHdfs
 
 
-def open_hdfs(webhdfs: str, user: str, name_node: str | None = None, meter: Meter | None = None) -> WebHdfs:
-    """The HDFS at a name node's HTTP address; with `name_node`, files come directly from the data nodes."""
+def open_hdfs(
+    webhdfs: str,
+    user: str,
+    name_node: str | None = None,
+    meter: Meter | None = None,
+    security: Kerberos | None = None,
+) -> WebHdfs:
+    """The HDFS at a name node's HTTP address; with `name_node`, files come directly from the data nodes.
+
+    `security`: who to be to a secured HDFS, instead of `user`.
+    """
     if name_node is None:
         from walferry.storage.webhdfs import WebHdfs
 
-        return WebHdfs(webhdfs, user, meter=meter)
+        return WebHdfs(webhdfs, user, meter=meter, security=security)
     from walferry.storage.direct import DirectHdfs
 
-    return DirectHdfs(webhdfs, user, name_node, meter=meter)
+    return DirectHdfs(webhdfs, user, name_node, meter=meter, security=security)
 
 
-def open_file_system(url: str, *, user: str | None = None, webhdfs: str | None = None) -> tuple[FileSystem, str]:
+def open_file_system(
+    url: str, *, user: str | None = None, webhdfs: str | None = None, security: Kerberos | None = None
+) -> tuple[FileSystem, str]:
     """The file system that a URL names, and the path on it.
 
     Accepts "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path. `webhdfs` is
     the name node's HTTP address, or several separated by ";". With it, a path without a scheme is on that HDFS, and
-    "hdfs://host:port/path" is accepted too: such files come directly from the data nodes.
+    "hdfs://host:port/path" is accepted too: such files come directly from the data nodes. `security`: who to be to a
+    secured HDFS, instead of `user`.
     Raises UsageError for any other scheme, and for hdfs without `webhdfs`.
     """
     if webhdfs is not None and "://" not in url:
         from walferry.storage.webhdfs import WebHdfs
 
         addresses = [(one if "://" in one else f"http://{one}").rstrip("/") for one in webhdfs.split(";")]
-        return WebHdfs(";".join(addresses), user or getpass.getuser()), f"/{url.lstrip('/')}"
+        return WebHdfs(";".join(addresses), user or getpass.getuser(), security=security), f"/{url.lstrip('/')}"
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Local(), url
@@ -79,14 +93,15 @@ def open_file_system(url: str, *, user: str | None = None, webhdfs: str | None =
         path = url.split("://", 1)[1].partition("/")[2]
         from walferry.storage.webhdfs import WebHdfs
 
-        return WebHdfs(address, user or parts.username or getpass.getuser()), f"/{path}"
+        return WebHdfs(address, user or parts.username or getpass.getuser(), security=security), f"/{path}"
     if scheme == "hdfs" and parts.hostname:
         if webhdfs is None:
             raise UsageError(f"{url}: also give the HTTP address of its name node (option webhdfs)", url=url)
         http = webhdfs if "://" in webhdfs else f"http://{webhdfs}"
         name_node = f"hdfs://{parts.netloc.rpartition('@')[2]}"
         path = url.split("://", 1)[1].partition("/")[2]
-        return open_hdfs(http, user or parts.username or getpass.getuser(), name_node), f"/{path}"
+        files = open_hdfs(http, user or parts.username or getpass.getuser(), name_node, security=security)
+        return files, f"/{path}"
     raise UsageError(
         f"{url}: unknown kind of file; use webhdfs://host:port/path, file:///path or a local path",
         url=url,

@@ -1,7 +1,8 @@
 """HDFS that reads and writes files directly at the data nodes (`hdfs-native`), and uses WebHDFS for everything else.
 
 Direct access costs a data node much less per byte. Where it fails, WebHDFS takes over, and the log says why: servers
-out of reach, a file in an encryption zone, a second user in one process.
+out of reach, a file in an encryption zone, a second user in one process. Under Kerberos the library gets the token
+of WebHDFS in a file; block tokens and the protection of data transfer are its own matter.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import hdfs
 import hdfs_native
@@ -23,6 +25,8 @@ import hdfs_native
 from walferry.background import OneByOne, begun
 from walferry.errors import TransientError
 from walferry.request_meter import Meter, Service
+from walferry.security import Kerberos
+from walferry.storage.tokens import LIBRARY
 from walferry.storage.webhdfs import WebHdfs
 
 CHUNK_BYTES = 1 << 19
@@ -40,19 +44,31 @@ _REFUSAL = re.compile(r'RPCError\("(?:[\w$]+[.$])*(\w+)", "((?:[^"\\]|\\.)*)')
 """matches the name node's exception and message, as the library quotes them"""
 _user: list[str] = []
 """of this process, for name nodes without Kerberos"""
+_SECURED = {
+    "hadoop.security.authentication": "kerberos",
+    # Any value makes the library follow what the data node wants.
+    "dfs.data.transfer.protection": "authentication,integrity,privacy",
+}
 
 
 class DirectHdfs(WebHdfs):
     """The HDFS at `url`, like `WebHdfs`, but reads and writes files directly at its data nodes.
 
     `name_node` is its "hdfs://host:port", or "hdfs://name" if the files in HADOOP_CONF_DIR define the name. Without
-    Kerberos the library has one user per process: only the first user's files go directly.
+    Kerberos the library has one user per process, with it one per name node: only the first one's files go directly.
     """
 
     def __init__(
-        self, url: str, user: str, name_node: str, *, timeout_s: float = 60, meter: Meter | None = None
+        self,
+        url: str,
+        user: str,
+        name_node: str,
+        *,
+        timeout_s: float = 60,
+        meter: Meter | None = None,
+        security: Kerberos | None = None,
     ) -> None:
-        super().__init__(url, user, timeout_s=timeout_s, meter=meter)
+        super().__init__(url, user, timeout_s=timeout_s, meter=meter, security=security)
         self._name_node = name_node
         self._timeout_s = timeout_s
         self._meter = meter
@@ -163,6 +179,8 @@ class DirectHdfs(WebHdfs):
 
     def _usable(self) -> hdfs_native.Client | None:
         """The library's client; None if direct access is not possible now."""
+        if self._tokens is not None:
+            self._tokens.current()  # the library may connect anew
         with self._lock:
             if time.monotonic() < self._rest_until:
                 return None
@@ -174,11 +192,18 @@ class DirectHdfs(WebHdfs):
             return self._client_of_data
 
     def _connected(self) -> hdfs_native.Client:
-        if not _is_user(self.user):
-            raise RuntimeError(
-                f"this process already uses HDFS as {_user[0]}, so it cannot use HDFS as {self.user} too"
-            )
-        client = hdfs_native.Client(self._name_node)
+        if self._tokens is None:
+            if not _is_user(self.user):
+                raise RuntimeError(
+                    f"this process already uses HDFS as {_user[0]}, so it cannot use HDFS as {self.user} too"
+                )
+            client = hdfs_native.Client(self._name_node)
+        else:
+            authority = urlsplit(self._name_node)
+            service = authority.netloc if authority.port else f"ha-hdfs:{authority.netloc}"
+            if not LIBRARY.has(service, self._tokens):
+                raise RuntimeError(f"this process already uses it as another user than {self.user}")
+            client = hdfs_native.Client(self._name_node, _SECURED)
         # Both must be the same HDFS: WebHDFS looks up the files that the library writes.
         directly = self._within_time(partial(client.get_file_info, "/")).modification_time
         root = self.status("/")

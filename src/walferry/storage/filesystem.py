@@ -18,6 +18,14 @@ class QuotaExceededError(WalferryError):
 
 
 @dataclass(frozen=True)
+class Owner:
+    """Whom a file or folder belongs to."""
+
+    user: str
+    group: str
+
+
+@dataclass(frozen=True)
 class FileStatus:
     """One file or folder as the file system lists it.
 
@@ -31,6 +39,8 @@ class FileStatus:
     modified_ms: int
     block_size: int
     replication: int
+    owner: Owner | None = None
+    """None if the file system does not tell"""
 
     @property
     def name(self) -> str:
@@ -85,6 +95,14 @@ class FileSystem(Protocol):
 
         `permission`: the folder's own mode, such as 0o711, regardless of the umask; also set on an existing folder.
         """
+        ...
+
+    def set_permission(self, path: str, permission: int) -> None:
+        """Set the mode of a file or folder, such as 0o666."""
+        ...
+
+    def give(self, path: str, owner: Owner) -> None:
+        """Make a file or folder belong to somebody, which only a superuser of the file system may."""
         ...
 
     def checksum(self, path: str) -> str | None:

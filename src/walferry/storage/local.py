@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from walferry.storage.filesystem import FileStatus, PermissionDeniedError, QuotaExceededError
+from walferry.storage.filesystem import FileStatus, Owner, PermissionDeniedError, QuotaExceededError
 
 CHUNK_BYTES = 4 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -90,7 +90,17 @@ class Local:
         with _translated(path):
             Path(path).mkdir(parents=True, exist_ok=True)
             if permission is not None:
-                Path(path).chmod(permission)
+                self.set_permission(path, permission)
+
+    def set_permission(self, path: str, permission: int) -> None:
+        """Set the mode of a file or folder."""
+        with _translated(path):
+            Path(path).chmod(permission)
+
+    def give(self, path: str, owner: Owner) -> None:
+        """Make a file or folder belong to somebody."""
+        with _translated(path):
+            shutil.chown(path, owner.user, owner.group)
 
     def checksum(self, path: str) -> str | None:
         """None: local file systems keep no checksums."""

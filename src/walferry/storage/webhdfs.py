@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -16,10 +17,14 @@ import urllib3
 
 from walferry.errors import TransientError, WalferryError
 from walferry.request_meter import Meter, Service
-from walferry.storage.filesystem import FileStatus, PermissionDeniedError, QuotaExceededError
+from walferry.security import AuthenticationError, Kerberos
+from walferry.storage.filesystem import FileStatus, Owner, PermissionDeniedError, QuotaExceededError
+from walferry.storage.tokens import Tokens, causes, hidden, page_of, tokens_of, verified_by
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 4
+FAILOVER_SECONDS = 30.0
+"""for how long at least a request is repeated while none of several name nodes is active"""
 CONNECTIONS = 64
 """the size of each server's connection pool, and the number of pools. During the write stop, eight threads read each of
 four tables, and others follow the log; a smaller pool drops the extra connections, with a warning each."""
@@ -39,6 +44,7 @@ _TRANSIENT = {
     "ConnectException",
     "SocketTimeoutException",
     "EOFException",
+    "InvalidToken",  # it ended; the next attempt has a new one
     # A log whose server and data node died together, until HDFS recovers its lease; or a data node that is down.
     "CannotObtainBlockLengthException",
     "BlockMissingException",
@@ -46,7 +52,11 @@ _TRANSIENT = {
     # WebHDFS's name for any other failure of the name node or of a data node.
     "IOException",
 }
+_FAILOVER = {"StandbyException", "RetriableException", "SafeModeException"}
+"""what a name node says that is not active, or has just become so"""
 _CONNECTION_ERRORS = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
+# What the `hdfs` package says of status 401.
+_LOGIN_WANTED = "Authentication failure"
 # The name node refuses an offset past the listed length (NamenodeWebHdfsMethods.chooseDatanode) ...
 _PAST_LISTED = re.compile(r"Offset=\d+ out of the range \[0, (\d+)\)")
 # ... and a data node one past the real length (DFSInputStream.seek).
@@ -57,21 +67,44 @@ class WebHdfs:
     """The HDFS at a name node's HTTP address; see `walferry.storage.FileSystem`.
 
     `url` is "http://host:port", or several separated by ";" for highly available name nodes. A request that is safe to
-    repeat gets up to ATTEMPTS attempts, and each failure is logged. Every wait for the network ends after `timeout_s`
-    seconds.
+    repeat gets up to ATTEMPTS attempts, with several name nodes also more during a failover, and each failure is
+    logged. Every wait for the network ends after `timeout_s` seconds.
     """
 
-    def __init__(self, url: str, user: str, *, timeout_s: float = 60, meter: Meter | None = None) -> None:
-        """`meter` counts and delays the requests to the name node."""
-        self.url = url.rstrip("/")
-        self.user = user
-        self._session = requests.Session() if meter is None else _MeteredSession(self.url.split(";"), meter)
+    def __init__(
+        self,
+        url: str,
+        user: str,
+        *,
+        timeout_s: float = 60,
+        meter: Meter | None = None,
+        security: Kerberos | None = None,
+    ) -> None:
+        """`meter` counts and delays the requests to the name node.
+
+        With `security`, every request has a delegation token of that identity instead of `user`. All methods then also
+        raise AuthenticationError and KerberosUnavailableError.
+        """
+        name_nodes = [one.rstrip("/") for one in url.split(";") if one]
+        self.url = ";".join(name_nodes)
+        self._user = user
+        self._security = security
+        self._tokens = None if security is None else tokens_of(tuple(name_nodes), security)
+        self._session = _Session(name_nodes, meter, self._tokens)
         for scheme in ("http://", "https://"):
             adapter = requests.adapters.HTTPAdapter(pool_connections=CONNECTIONS, pool_maxsize=CONNECTIONS)
             self._session.mount(scheme, adapter)
-        self._client = hdfs.InsecureClient(
-            self.url, user=user, timeout=(min(timeout_s, 10), timeout_s), session=self._session
-        )
+        if self._tokens is None:
+            self._session.params = {"user.name": user}
+        self._client = _Client(self.url, timeout=(min(timeout_s, 10), timeout_s), session=self._session)
+        # A failover leaves several name nodes without an active one for a while.
+        self._failover_s = FAILOVER_SECONDS if len(name_nodes) > 1 else 0.0
+
+    @property
+    def user(self) -> str:
+        """The user that HDFS takes the client for; under Kerberos its name is known after the first request."""
+        token = None if self._tokens is None else self._tokens.held
+        return self._user if token is None else token.owner
 
     def list(self, path: str) -> list[FileStatus]:
         """A folder's entries, sorted by name."""
@@ -91,30 +124,38 @@ class WebHdfs:
         After a broken connection, continues after the last yielded byte, until ATTEMPTS in a row make no progress.
         """
         done = 0
-        failures = 0
+        failures, since = 0, time.monotonic()
         while length is None or done < length:
             try:
                 for chunk in self._open(path, offset + done, None if length is None else length - done):
                     yield chunk
                     done += len(chunk)
-                    failures = 0
+                    failures, since = 0, time.monotonic()
                 return
             except TransientError as error:
                 failures += 1
-                if failures == ATTEMPTS:
+                if self._ends(failures, time.monotonic() - since, error):
                     raise
-                _log.warning(
-                    "%s; attempt %d of %d continues at offset %d", error, failures + 1, ATTEMPTS, offset + done
-                )
+                _log.warning("%s; attempt %d continues at offset %d", error, failures + 1, offset + done)
+                if self._failover_s:
+                    time.sleep(min(0.2 * 2**failures, 5))
 
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
-        """Create the file and its parent folders. Never retries: only the caller can produce the chunks again."""
+        """Create the file and its parent folders. Never sends twice: only the caller can produce the chunks again."""
+
+        def placed() -> str:
+            return str(self._client._create(path, overwrite=overwrite, blocksize=block_size).headers["location"])
+
+        # The name node only names a data node, which creates the file.
+        location = self._repeated("write", path, placed)
+        # An empty chunk would end the HTTP request's body.
+        body = (chunk for chunk in chunks if chunk)
         with self._translated("write", path):
-            # An empty chunk would end the HTTP request's body.
-            body = (chunk for chunk in chunks if chunk)
-            self._client.write(path, data=body, overwrite=overwrite, blocksize=block_size)
+            answer = self._client._request("PUT", location, data=body)
+            if not answer.ok:
+                raise hdfs.client._to_error(answer)
 
     def rename(self, source: str, destination: str) -> None:
         """Rename a file or folder. After a broken connection, looks up the outcome before trying again."""
@@ -130,13 +171,13 @@ class WebHdfs:
                     return
                 if there == (True, True):
                     message = f"{destination} already exists on {self.url}; {source} was not renamed"
-                    raise FileExistsError(message) from error
+                    raise FileExistsError(message) from self._shown(error)
                 if there == (False, False):
-                    raise FileNotFoundError(f"{source} is not on {self.url}") from error
+                    raise FileNotFoundError(f"{source} is not on {self.url}") from self._shown(error)
                 if isinstance(error, hdfs.HdfsError) and error.exception is None:
                     # HDFS's answer is a bare "false".
                     message = f"{self.url} did not rename {source} to {destination}; does the target folder exist?"
-                    raise WalferryError(message, path=source, destination=destination) from error
+                    raise WalferryError(message, path=source, destination=destination) from self._shown(error)
                 raise
 
         self._repeated("rename", source, rename)
@@ -149,12 +190,53 @@ class WebHdfs:
         """Create a folder and its parents."""
         self._repeated("mkdirs", path, lambda: self._client.makedirs(path))
         if permission is not None:
-            self._repeated("set_permission", path, lambda: self._client.set_permission(path, f"{permission:o}"))
+            self.set_permission(path, permission)
+
+    def set_permission(self, path: str, permission: int) -> None:
+        """Set the mode of a file or folder."""
+        self._repeated("set_permission", path, lambda: self._client.set_permission(path, f"{permission:o}"))
+
+    def give(self, path: str, owner: Owner) -> None:
+        """Make a file or folder belong to somebody."""
+        self._repeated("set_owner", path, lambda: self._client.set_owner(path, owner.user, owner.group))
 
     def checksum(self, path: str) -> str | None:
         """HDFS's MD5 of MD5s of CRCs, for files with equal block size and bytes per checksum."""
         facts = self._repeated("checksum", path, lambda: self._client.checksum(path))
         return f"{facts['algorithm']}:{facts['bytes']}"
+
+    def allows(self, path: str, action: str) -> bool | None:
+        """Whether the user may do `action` with an existing path, such as "rwx"; None if HDFS does not tell."""
+        try:
+            self._repeated("access check", path, lambda: self._client._check_access(path, fsaction=action))
+        except PermissionDeniedError:
+            return False
+        except (WalferryError, OSError):
+            return None
+        return True
+
+    def quota_left(self, path: str) -> int | None:
+        """Bytes left in a folder's space quota, with all copies of blocks; None if it has no quota, or HDFS does not
+        tell (Hadoop 2)."""
+        try:
+            usage = self._repeated("quota", path, lambda: self._client._get_quota_usage(path).json()["QuotaUsage"])
+        except (WalferryError, OSError, LookupError):
+            return None
+        return None if usage["spaceQuota"] < 0 else int(usage["spaceQuota"]) - int(usage["spaceConsumed"])
+
+    def space_left(self) -> int | None:
+        """Bytes left on all data nodes, for all copies of blocks; None if no name node tells."""
+        query = {"qry": "Hadoop:service=NameNode,name=FSNamesystemState"}
+        for url in self.url.split(";"):
+            try:
+                if self._security is None:
+                    page = self._session.get(f"{url}/jmx", params=query, timeout=10).json()
+                else:
+                    page = page_of(url, self._security, "/jmx", query)
+                return int(page["beans"][0]["CapacityRemaining"])
+            except (WalferryError, *_CONNECTION_ERRORS, ValueError, LookupError) as error:
+                _log.info("%s does not tell how much space is left: %s", url, hidden(str(error)))
+        return None
 
     def close(self) -> None:
         """Close idle connections."""
@@ -186,20 +268,28 @@ class WebHdfs:
                     skip = 0
 
     def _repeated(self, operation: str, path: str, request: Callable[[], _T]) -> _T:
-        """Call `request` until it answers, at most ATTEMPTS times."""
+        """Call `request` until it answers, at most ATTEMPTS times, or during a failover for FAILOVER_SECONDS."""
 
         def translated() -> _T:
             with self._translated(operation, path):
                 return request()
 
+        def failure_of(state: tenacity.RetryCallState) -> BaseException | None:
+            return None if state.outcome is None else state.outcome.exception()
+
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(ATTEMPTS),
+            stop=lambda state: self._ends(state.attempt_number, state.seconds_since_start or 0.0, failure_of(state)),
             wait=tenacity.wait_exponential(multiplier=0.2, max=5),
             retry=tenacity.retry_if_exception_type(TransientError),
             before_sleep=_log_attempt,
             reraise=True,
         )
         return retrying(translated)
+
+    def _ends(self, failures: int, seconds: float, error: BaseException | None) -> bool:
+        """Whether a request is not tried again; seldom before FAILOVER_SECONDS while no name node is active."""
+        failing_over = isinstance(error, TransientError) and error.facts.get("failover", False)
+        return failures >= ATTEMPTS and not (failing_over and seconds < self._failover_s)
 
     @contextmanager
     def _translated(self, operation: str, path: str) -> Iterator[None]:
@@ -208,20 +298,27 @@ class WebHdfs:
         try:
             yield
         except hdfs.HdfsError as error:
-            raise self._error(error, facts) from error
+            raise self._error(error, facts) from self._shown(error)
         except _CONNECTION_ERRORS as error:
-            causes = _causes(error)
-            for cause in causes:
+            chain = causes(error)
+            for cause in chain:
                 if isinstance(cause, (FileNotFoundError, WalferryError)):
                     raise cause from None  # raised by the chunks passed to `write`
-            message = f"WebHDFS at {self.url} does not answer ({operation} of {path}): {causes[-1]}; is it up?"
-            raise TransientError(message, **facts) from error
+            reason = hidden(str(chain[-1]))
+            message = f"WebHDFS at {self.url} does not answer ({operation} of {path}): {reason}; is it up?"
+            raise TransientError(message, failover=True, **facts) from self._shown(error)
+
+    def _shown(self, error: Exception) -> Exception | None:
+        """The error as a cause that a traceback may print: those of the libraries show URLs, and so the token."""
+        return error if self._tokens is None else None
 
     def _error(self, error: hdfs.HdfsError, facts: dict[str, Any]) -> Exception:
         name = error.exception
         path, operation = facts["path"], facts["operation"]
         text = error.message.decode(errors="replace") if isinstance(error.message, bytes) else str(error.message)
-        text = text.split("\n", 1)[0]
+        text = hidden(text.split("\n", 1)[0])
+        if name == "SecurityException" and "$InvalidToken:" in text:
+            name = "InvalidToken"
         if name in _MISSING:
             return FileNotFoundError(f"{path} is not on {self.url}")
         if name in _EXISTS or (operation == "write" and "already exists" in text):
@@ -237,23 +334,49 @@ class WebHdfs:
         if name in _QUOTA:
             message = f"quota exceeded on {self.url}: {operation} of {path}; raise it or free space ({text})"
             return QuotaExceededError(message, **facts)
+        if name is None and text.startswith(_LOGIN_WANTED):
+            message = f"WebHDFS at {self.url} wants a login ({operation} of {path}): it is secured; give its cluster a "
+            return AuthenticationError(f"{message}Kerberos principal with a keytab or a ticket cache", **facts)
         message = f"WebHDFS at {self.url} refused {operation} of {path}: {name or 'no reason given'}: {text}"
         # An answer without an exception name is not WebHDFS's: a proxy, or a server that is starting or stopping.
-        return (TransientError if name is None or name in _TRANSIENT else WalferryError)(message, **facts)
+        kind = TransientError if name is None or name in _TRANSIENT else WalferryError
+        return kind(message, failover=name in _FAILOVER, **facts)
 
 
-class _MeteredSession(requests.Session):
-    """Counts the requests to the name nodes, not the redirected ones to data nodes."""
+class _Client(hdfs.Client):  # type: ignore[misc]
+    """Also has requests that the package lacks."""
 
-    def __init__(self, name_nodes: Iterable[str], meter: Meter) -> None:
+    _check_access = hdfs.client._Request("GET")
+    _get_quota_usage = hdfs.client._Request("GET")
+
+
+class _Session(requests.Session):
+    """Counts the requests to name nodes, not those to data nodes, and adds the token of a secured HDFS to them."""
+
+    def __init__(self, name_nodes: Iterable[str], meter: Meter | None, tokens: Tokens | None) -> None:
         super().__init__()
         self._name_nodes = {urlsplit(url).netloc for url in name_nodes}
         self._meter = meter
+        self._tokens = tokens
+        if tokens is not None:
+            self.trust_env = False  # a proxy or ~/.netrc would add to the requests, or read them
+            self.verify = verified_by()
 
-    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
-        if urlsplit(str(url)).netloc in self._name_nodes:
+    def request(  # type: ignore[override]  # the one form in which the package calls it
+        self, method: str, url: str, *, params: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> requests.Response:
+        name_node = urlsplit(url).netloc in self._name_nodes
+        if name_node and self._meter is not None:
             self._meter.request(Service.NAMENODE)
-        return super().request(method, url, *args, **kwargs)
+        if self._tokens is None or not name_node or "delegation=" in url:  # the URL of a redirect has the token
+            return super().request(method, url, params=params, **kwargs)
+        token = self._tokens.current()
+        answer = super().request(method, url, params={**(params or {}), "delegation": token.encoded()}, **kwargs)
+        if answer.status_code not in (401, 403) or "InvalidToken" not in answer.text:
+            return answer
+        # Refused before anything was done, so also a change may be sent again.
+        token = self._tokens.after(token)
+        return super().request(method, url, params={**(params or {}), "delegation": token.encoded()}, **kwargs)
 
 
 def _status(path: str, facts: dict[str, Any]) -> FileStatus:
@@ -264,17 +387,10 @@ def _status(path: str, facts: dict[str, Any]) -> FileStatus:
         modified_ms=facts["modificationTime"],
         block_size=facts["blockSize"],
         replication=facts["replication"],
+        owner=Owner(facts["owner"], facts["group"]),
     )
 
 
 def _log_attempt(state: tenacity.RetryCallState) -> None:
     assert state.outcome is not None
-    _log.warning("%s; attempt %d of %d failed", state.outcome.exception(), state.attempt_number, ATTEMPTS)
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """The error and the chain of its causes."""
-    causes = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
-        causes.append(cause)
-    return causes
+    _log.warning("%s; attempt %d failed", state.outcome.exception(), state.attempt_number)

@@ -54,7 +54,9 @@ def opened(run: StreamRun) -> Iterator[OpenedDestination]:
     with Sink.open(run.kafka(), _shard(run), topics, expected=run.has_positions) as sink:
         claims = None
         if run.spec.large_messages is not None:
-            claims = Claims(*open_file_system(run.spec.large_messages, user=run.source.address.user))
+            address = run.source.address
+            folder = open_file_system(run.spec.large_messages, user=address.user, security=address.security)
+            claims = Claims(*folder)
         changes = _targets(topics.changes, run.topics)
         if run.spec.image == "none":
             yield OpenedDestination(sink, Delivery(changes, sink, claims), run.spec.resolved)

@@ -90,7 +90,8 @@ def _commits(spec: ResolvedStreamSpec, cluster_id: str) -> Commits:
 
 def _folder(spec: ResolvedStreamSpec) -> tuple[FileSystem, str]:
     """The folder's file system, and its path there without a trailing slash."""
-    files, folder = open_file_system(_parquet(spec).folder, user=spec.log_address().user)
+    address = spec.log_address()
+    files, folder = open_file_system(_parquet(spec).folder, user=address.user, security=address.security)
     return files, folder.rstrip("/")
 
 

@@ -12,37 +12,39 @@ from errno import ENOENT
 from posixpath import basename, dirname
 
 from walferry.hbase.address import ClusterAddress
-from walferry.storage import FileStatus, FileSystem, open_file_system, open_hdfs
+from walferry.storage import FileStatus, FileSystem, Owner, open_file_system, open_hdfs
 from walferry.wal import pieces
 from walferry.wal.files import parse_wal_name
 
 ARCHIVE = "oldWALs"
 
 
-def with_copies(files: FileSystem, folders: Sequence[str], user: str) -> FileSystem:
+def with_copies(files: FileSystem, folders: Sequence[str], address: ClusterAddress) -> FileSystem:
     """A cluster's file system whose archive also shows the WALs in these folders (URLs) that it lacks itself.
 
-    `user` is the user name for folders whose URL names none. The path of a copy is its URL.
+    The path of a copy is its URL.
     """
     if not folders:
         return files
-    return _WithCopies(files, [_Folder(url, *open_folder(url, user)) for url in folders])
+    return _WithCopies(files, [_Folder(url, *open_folder(url, address)) for url in folders])
 
 
 def files_of(address: ClusterAddress) -> FileSystem:
     """The file system of a cluster, or the copy of its root, whose archive also shows the copies of its WALs."""
     if address.root_copy is not None:
-        files, _ = open_folder(address.root_copy, address.user)
-        return with_copies(files, address.copies, address.user)
+        files, _ = open_folder(address.root_copy, address)
+        return with_copies(files, address.copies, address)
     if address.webhdfs is None:
         raise ValueError(f"the address of the cluster at {address.zookeeper} names no WebHDFS")
-    hdfs = open_hdfs(address.webhdfs, address.user, address.name_node, address.meter())
-    return with_copies(hdfs, address.copies, address.user)
+    hdfs = open_hdfs(address.webhdfs, address.user, address.name_node, address.meter(), address.security)
+    return with_copies(hdfs, address.copies, address)
 
 
-def open_folder(url: str, user: str) -> tuple[FileSystem, str]:
-    """The file system of a folder given by its URL, and the path on it; `user` unless the URL names one."""
-    return open_file_system(url, user=None if "@" in url.partition("://")[2].partition("/")[0] else user)
+def open_folder(url: str, address: ClusterAddress) -> tuple[FileSystem, str]:
+    """The file system of a folder given by its URL, and the path on it, for the identity at a cluster; a user in the
+    URL counts more than the cluster's."""
+    named = "@" in url.partition("://")[2].partition("/")[0]
+    return open_file_system(url, user=None if named else address.user, security=address.security)
 
 
 def as_url(folder: str) -> str:
@@ -167,6 +169,12 @@ class _WithCopies:
     def mkdirs(self, path: str, permission: int | None = None) -> None:
         """Create a folder on the cluster's own file system."""
         self._files.mkdirs(path, permission)
+
+    def set_permission(self, path: str, permission: int) -> None:
+        self._files.set_permission(path, permission)
+
+    def give(self, path: str, owner: Owner) -> None:
+        self._files.give(path, owner)
 
     def checksum(self, path: str) -> str | None:
         """The checksum of a file of the cluster's own."""

@@ -1,6 +1,6 @@
 """What changed among a cluster's WAL files: asynchronous listings, which block no thread, and their comparison.
 
-Layout and names are those of `wal.files`. Listings use WebHDFS's LISTSTATUS with the user's name, as in
+Layout and names are those of `wal.files`. Listings use WebHDFS's LISTSTATUS with the user's name or token, as in
 `storage.webhdfs`; the servers' folders are listed concurrently.
 """
 
@@ -15,7 +15,9 @@ from urllib.parse import quote
 import httpx
 
 from walferry.errors import TransientError, WalferryError
+from walferry.security import Kerberos
 from walferry.storage import PermissionDeniedError
+from walferry.storage.tokens import Tokens, tokens_of
 from walferry.wal.files import Place, WalFile, listed_as_sealed, parse_wal_name
 
 TIMEOUT_SECONDS = 60.0
@@ -86,8 +88,10 @@ def compare(known: Mapping[str, KnownWal], listing: Listing) -> Changes:
     return Changes(tuple(new), tuple(sealed), tuple(moved), tuple(grown), tuple(sorted(gone)))
 
 
-async def list_wals(webhdfs: str, user: str, root: str) -> Listing:
+async def list_wals(webhdfs: str, user: str, root: str, security: Kerberos | None = None) -> Listing:
     """List every WAL file of user tables below `root`; `webhdfs` is one NameNode's URL, or several separated by ";".
+
+    `security`: who to be to a secured HDFS, instead of `user`.
 
     Live folders are listed before the archive, so that a file that moves in between is seen at least once; its later
     place counts. Raises PermissionDeniedError, and TransientError if the NameNode does not answer or folders keep
@@ -97,7 +101,9 @@ async def list_wals(webhdfs: str, user: str, root: str) -> Listing:
     async with httpx.AsyncClient(
         timeout=TIMEOUT_SECONDS, limits=httpx.Limits(max_connections=CONNECTIONS), trust_env=False
     ) as client:
-        name_node = _NameNode(client, [url.rstrip("/") for url in webhdfs.split(";")], user)
+        urls = [url.rstrip("/") for url in webhdfs.split(";")]
+        tokens = None if security is None else tokens_of(tuple(urls), security)
+        name_node = _NameNode(client, urls, user, tokens)
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return await _list(name_node, root)
@@ -149,10 +155,11 @@ def _collect(found: Listing, folder: str, entries: Sequence[Mapping[str, Any]], 
 class _NameNode:
     """LISTSTATUS requests to the active NameNode."""
 
-    def __init__(self, client: httpx.AsyncClient, urls: list[str], user: str) -> None:
+    def __init__(self, client: httpx.AsyncClient, urls: list[str], user: str, tokens: Tokens | None) -> None:
         self._client = client
         self._urls = urls
         self._user = user
+        self._tokens = tokens
 
     async def statuses(self, path: str) -> list[dict[str, Any]]:
         error: Exception | None = None
@@ -168,9 +175,11 @@ class _NameNode:
         raise error or TransientError(f"no NameNode to list {path} was given", path=path)
 
     async def _ask(self, url: str, path: str) -> list[dict[str, Any]]:
+        token = None if self._tokens is None else await asyncio.to_thread(self._tokens.current)
+        who = {"user.name": self._user} if token is None else {"delegation": token.encoded()}
         try:
             answer = await self._client.get(
-                f"{url}/webhdfs/v1{quote(path, safe='/,')}", params={"op": "LISTSTATUS", "user.name": self._user}
+                f"{url}/webhdfs/v1{quote(path, safe='/,')}", params={"op": "LISTSTATUS", **who}
             )
             content = answer.json()
         except (httpx.HTTPError, ValueError) as error:
@@ -180,6 +189,9 @@ class _NameNode:
             return list(content["FileStatuses"]["FileStatus"])
         remote = content.get("RemoteException", {})
         kind, text = remote.get("exception"), str(remote.get("message", "")).split("\n", 1)[0]
+        if self._tokens is not None and token is not None and "InvalidToken" in text:
+            await asyncio.to_thread(self._tokens.after, token)
+            raise TransientError(f"WebHDFS at {url} refused list of {path}: the token has ended", path=path)
         if kind == "FileNotFoundException":
             raise FileNotFoundError(f"{path} is not on {url}")
         if kind in _DENIED:

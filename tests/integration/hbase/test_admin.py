@@ -224,7 +224,7 @@ def test_the_sizes_of_regions_take_one_request_to_each_server(
 
 
 def test_a_rolled_wal_shows_up_as_a_new_file(client: HBaseClient, source: MiniCluster) -> None:
-    files = WebHdfs(str(source.address.webhdfs), source.address.user)
+    files = WebHdfs(str(source.address.webhdfs), source.address.user, security=source.address.security)
     server = client.servers()[0]
     folder = f"{source.address.root_path}/WALs/{server.name}"
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.migration.moves import as_if_copied, content
+from integration.migration.moves import as_if_copied, cluster_keys, content
 from walferry.embedded.cluster import MiniCluster
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger
@@ -44,14 +44,7 @@ def spec_of(
     name: str, source: MiniCluster, target: MiniCluster, tables: list[str], **keys: object
 ) -> dict[str, object]:
     """A spec with the clusters written out."""
-    clusters = {
-        side: {
-            "zookeeper": cluster.address.zookeeper,
-            "webhdfs": cluster.address.webhdfs,
-            "rootdir": cluster.rootdir,
-        }
-        for side, cluster in (("source", source), ("target", target))
-    }
+    clusters = {"source": cluster_keys(source), "target": cluster_keys(target)}
     pairs = [{"source": table, "target": table} for table in tables]
     return {"name": name, "tables": pairs, **clusters, **keys}
 

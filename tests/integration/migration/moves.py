@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -54,7 +55,11 @@ def cluster_keys(cluster: MiniCluster) -> dict[str, Any]:
     """The keys of a spec's `source` or `target` for a booted cluster."""
     address = cluster.address
     names = ("zookeeper", "znode", "webhdfs", "rootdir", "waldir", "thrift")
-    return {name: getattr(address, name) for name in names}
+    keys = {name: getattr(address, name) for name in names}
+    if address.security is not None:
+        login = asdict(address.security) | {"realms": dict(address.security.realms)}
+        keys["security"] = {name: value for name, value in login.items() if value is not None}
+    return keys
 
 
 def spec_keys(source: MiniCluster, target: MiniCluster, tables: Sequence[Any], **more: Any) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def there(source: MiniCluster, target: MiniCluster, at_target: HBaseClient) -> T
     name = f"bulk{uuid4().hex[:8]}"
     at_target.create_table(name, {"f": {"VERSIONS": "9"}}, [b"row100", b"row200"])
     assert target.address.webhdfs is not None
-    files = WebHdfs(target.address.webhdfs, target.address.user)
+    files = WebHdfs(target.address.webhdfs, target.address.user, security=target.address.security)
     origin = UUID(int=7)
     route = Route(
         source.address, "/hbase", (origin.int & (1 << 64) - 1, origin.int >> 64), target.address, {name: name},

@@ -95,7 +95,12 @@ class Suspended:
 client = shared_client(claims.target)
 client.located(run.table)  # before sockets count: only the edits are to
 connect = rpc.RpcConnection._connect
-rpc.RpcConnection._connect = lambda *args: Counting(connect(*args))
+def connect_counting(*args):
+    channel = connect(*args)
+    channel.sock = Counting(channel.sock)
+    return channel
+
+rpc.RpcConnection._connect = connect_counting
 source = pb.UUID(least_sig_bits=1, most_sig_bits=2)
 try:
     RpcWriter(client, source, Suspended(), limits).send([run], cells)

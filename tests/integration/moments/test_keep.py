@@ -17,6 +17,7 @@ from walferry.clock import now_ms
 from walferry.embedded.cluster import MiniCluster
 from walferry.errors import WalferryError
 from walferry.formats.cells import CellIndex, index_cells
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.hbase.zookeeper import Server
@@ -81,7 +82,7 @@ def rows_in(cells: CellIndex) -> set[bytes]:
 
 def logged(folder: Path, base: Base) -> set[bytes]:
     """The rows of the base's table in the log from its fence on, as read from the folder alone."""
-    files = with_copies(Local(), [f"file://{folder}"], "me")
+    files = with_copies(Local(), [f"file://{folder}"], ClusterAddress("none:1", user="me"))
     found = set()
     for file in list_archive(files, "/nowhere"):
         if file.number >= base.fence.get(file.group, 0):

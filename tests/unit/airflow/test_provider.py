@@ -14,6 +14,7 @@ from walferry.airflow import CONNECTION_TYPE, get_provider_info
 from walferry.airflow.hook import HBaseHook, examine
 from walferry.errors import TransientError, UsageError
 from walferry.hbase import zookeeper
+from walferry.run.security_spec import Security
 from walferry.run.spec import Cluster
 from walferry.spark.__main__ import dependencies, pack
 
@@ -39,7 +40,8 @@ def test_airflow_takes_form_fields_and_links_from_the_provider(tmp_path: Path) -
     )  # fmt: skip
     known = json.loads(answer.stdout.splitlines()[-1])
     assert {name.removeprefix("extra__hbase__") for name in known["fields"]} == {
-        "znode", "webhdfs", "rootdir", "waldir", "thrift", "user",
+        "znode", "webhdfs", "rootdir", "waldir", "thrift", "user", "principal", "keytab", "ccache", "service", "qop",
+        "zookeeper_service", "realms",
     }  # fmt: skip
     assert known["form"]["relabeling"]["host"] == "ZooKeeper quorum"
     assert set(known["form"]["hidden_fields"]) == {"schema", "login", "password"}
@@ -48,7 +50,8 @@ def test_airflow_takes_form_fields_and_links_from_the_provider(tmp_path: Path) -
 
 
 def test_the_form_names_every_key_that_a_connection_is_read_from() -> None:
-    assert set(CONNECTION_TYPE["conn-fields"]) == set(Cluster.model_fields) - {"zookeeper"}
+    keys = {*Cluster.model_fields, *Security.model_fields} - {"zookeeper", "security"}
+    assert set(CONNECTION_TYPE["conn-fields"]) == keys
     for name in [CONNECTION_TYPE["hook-class-name"], *get_provider_info()["extra-links"]]:
         module, _, kind = name.rpartition(".")
         assert hasattr(import_module(module), kind)

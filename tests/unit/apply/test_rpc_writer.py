@@ -218,6 +218,7 @@ from walferry.apply.writer_protocol import CellRun
 from walferry.apply.writers import limits_of
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.mutations import RowBorders
+from walferry.hbase.authentication import Simple
 from walferry.hbase.descriptors import Region
 from walferry.hbase.locations import Located
 from walferry.hbase.rpc import ConnectionPool
@@ -228,7 +229,7 @@ from walferry.settings import Writing
 host, _, port = sys.argv[1].rpartition(":")
 region = Region(b"r", "r", "ns:t", b"", b"", Server(host, int(port), 1), 1)
 client = SimpleNamespace(
-    pool=ConnectionPool("alice"), located=lambda table: Located((region,), RowBorders.of([b""])),
+    pool=ConnectionPool(Simple("alice")), located=lambda table: Located((region,), RowBorders.of([b""])),
     location_failed=lambda *failure: None,
 )
 asked = []

@@ -51,3 +51,26 @@ def test_make_up_refuses_a_version_that_cannot_be_booted(tmp_path: Path, monkeyp
     monkeypatch.setenv("WALFERRY_SOURCE_VERSION", "1.4.99")
     with pytest.raises(UsageError, match=r"HBase 1\.4\.99 cannot be booted"):
         Environment.lay_out(tmp_path, EmbeddedServers.read())
+
+
+def test_secured_clusters_have_connections_with_principal_and_keytab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WALFERRY_SECURITY", "kerberos")
+    environment = Environment.lay_out(tmp_path, EmbeddedServers.read())
+    kdc = environment.kdc
+    assert kdc is not None
+    assert environment.airflow.variables()["KRB5_CONFIG"] == str(kdc.config)
+    for name, urls in (("hbase_source", 2), ("hbase_target", 1)):
+        connection = environment.connections()[name]
+        extra = connection["extra"]
+        assert connection["host"] == "localhost"
+        assert (extra["principal"], extra["keytab"]) == ("ferry@EXAMPLE.COM", str(kdc.keytab_path(["ferry"])))
+        assert "user" not in extra
+        assert len(extra["webhdfs"].split(";")) == urls
+
+
+def test_make_up_refuses_a_security_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALFERRY_SECURITY", "tls")
+    with pytest.raises(UsageError, match="WALFERRY_SECURITY is 'tls': give `kerberos`"):
+        EmbeddedServers.read()

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.authentication import Simple
 from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RemoteError, RequestTimeoutError, ServerBusyError, ServerGoneError
@@ -62,7 +63,7 @@ def test_a_server_that_stops_is_gone_but_one_that_may_still_answer_is_not(method
 def test_an_address_where_nobody_listens_has_no_server() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        assert told(ConnectionPool("tests"), f"127.0.0.1,{bound.getsockname()[1]},17") == [None]
+        assert told(ConnectionPool(Simple("tests")), f"127.0.0.1,{bound.getsockname()[1]},17") == [None]
 
 
 def test_a_server_too_old_to_tell_is_named() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from walferry.clock import steady_s
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.authentication import Simple
 from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, RequestTooBigError, TableNotFoundError
 from walferry.hbase.rpc import PART_BYTES, ConnectionPool, RpcConnection, decode_delimited, encode_request
 
@@ -102,7 +103,7 @@ def test_a_call_says_who_it_is_and_returns_what_the_server_recorded() -> None:
         peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", "0801", 1)))
 
     with server(serve) as address:
-        connection = RpcConnection(address, "MasterService", None, "alice")
+        connection = RpcConnection(address, "MasterService", None, Simple("alice"))
         answer, block = connection.call("GetClusterStatus", VERSION, pb.GetClusterStatusResponse)
         connection.close()
     preamble, header, _ = seen
@@ -334,7 +335,7 @@ def test_a_refusal_that_comes_before_the_request_was_read_is_not_lost() -> None:
         connection = RpcConnection(address, "AdminService")
         with pytest.raises(RequestTooBigError, match="greater than max allowed"):
             connection.call("Multi", VERSION, pb.GetClusterStatusResponse, bytes(30_000_000), timeout_s=10)
-        assert connection._socket is None  # so that the next call does not meet the server's closed end
+        assert connection._channel is None  # so that the next call does not meet the server's closed end
 
 
 @pytest.mark.parametrize(
@@ -365,7 +366,7 @@ def test_the_pool_replaces_a_connection_that_the_server_closed_while_idle() -> N
         peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", "0801", 1)))
 
     with server(serve) as address:
-        pool = ConnectionPool("alice")
+        pool = ConnectionPool(Simple("alice"))
         for _ in range(2):
             connection_answer, _ = pool.call(
                 address, "MasterService", "GetClusterStatus", VERSION, pb.GetClusterStatusResponse
@@ -395,13 +396,13 @@ def test_a_process_with_more_than_a_thousand_open_files_keeps_its_connections() 
     try:
         with server(serve) as address, closing(RpcConnection(address, "MasterService")) as connection:
             connection.call("GetClusterStatus", VERSION, pb.GetClusterStatusResponse)
-            low = connection._socket
-            assert low is not None
-            connection._socket = socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1500))
+            assert connection._channel is not None
+            low = connection._channel.sock
+            connection._channel.sock = socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1500))
             low.close()
-            high = connection._socket
+            high = connection._channel.sock
             connection.call("GetClusterStatus", VERSION, pb.GetClusterStatusResponse)
-            assert connection._socket is high
+            assert connection._channel.sock is high
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

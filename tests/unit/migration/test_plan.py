@@ -11,7 +11,7 @@ from walferry.migration.planning.finding import Finding
 
 
 def plan(*findings: Finding) -> Plan:
-    return Plan("2.6", "2.6", "a", "b", [], 0, 0, list(findings))
+    return Plan("2.6", "2.6", "a", "b", [], [], 0, 0, list(findings))
 
 
 def test_every_refusal_is_in_the_one_error_and_warnings_are_not() -> None:

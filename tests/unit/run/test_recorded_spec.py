@@ -49,12 +49,12 @@ def test_a_key_that_an_older_walferry_did_not_record_has_the_models_default(ledg
     run = recorded(ledger)
     assert options_of(run) == Options()
     assert spec_of(run).max_lag == Options().max_lag
-    assert target_of(run) == Cluster(**CLUSTER)
+    assert target_of(run) == Cluster.model_validate(CLUSTER)
 
 
 def test_a_watch_has_a_source_and_no_tables(ledger: Ledger) -> None:
     run = ledger.open_run("watch", "me", {"source": CLUSTER, "tables": []}, "me", "watch")
-    assert (source_of(run), target_of(run), source_tables(run)) == (Cluster(**CLUSTER), None, [])
+    assert (source_of(run), target_of(run), source_tables(run)) == (Cluster.model_validate(CLUSTER), None, [])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from walferry.errors import UsageError
 from walferry.run.given_spec import cluster_from_connection, environment_connection, load_spec, parse_spec, resolve
+from walferry.run.security_spec import Security
 from walferry.run.spec import Cluster, Spec, TablePair
 
 EXAMPLE = Path(__file__).parents[3] / "migration.example.yaml"
@@ -38,7 +39,7 @@ def test_the_example_in_the_repository_is_a_spec_with_every_key() -> None:
     ]
     assert isinstance(spec.target, Cluster)
     text = EXAMPLE.read_text(encoding="utf-8")
-    for key in (*Spec.model_fields, *Cluster.model_fields):
+    for key in (*Spec.model_fields, *Cluster.model_fields, *Security.model_fields):
         assert f"{key}:" in text or f"`{key}`" in text
 
 
@@ -155,7 +156,7 @@ def test_a_spec_is_resolved_by_the_connections_that_it_names() -> None:
 
     def connection(name: str) -> Cluster:
         asked.append(name)
-        return Cluster(**CLUSTER | {"zookeeper": f"{name}:2181"})
+        return Cluster.model_validate(CLUSTER | {"zookeeper": f"{name}:2181"})
 
     resolved = resolve(parse(source="ours", target=CLUSTER), connection)
     assert asked == ["ours"]
@@ -184,7 +185,9 @@ def test_a_connection_is_read_from_the_environment_as_json_and_as_uri(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OURS", text)
-    assert environment_connection("ours") == Cluster(zookeeper="zk1:2181,zk2:2182", user="ann", **EXTRA)
+    assert environment_connection("ours") == Cluster.model_validate(
+        {"zookeeper": "zk1:2181,zk2:2182", "user": "ann", **EXTRA}
+    )
 
 
 @pytest.mark.parametrize(

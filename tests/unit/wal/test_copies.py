@@ -8,11 +8,13 @@ import pytest
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.formats.cells import encode_cell
+from walferry.hbase.address import ClusterAddress
 from walferry.storage import FileSystem, Local
 from walferry.wal.copies import as_url, with_copies
 from walferry.wal.files import Place, WalFile, find_archived, find_wal, list_wals
 from walferry.wal.open import open_wal
 
+ME = ClusterAddress("none:1", user="me")
 GROUP = "rs%2C1%2C2"
 NAME = f"{GROUP}.10"
 CONTENT = header() + entry([encode_cell(b"r", b"f", b"q", 1, 4, b"v")]) + TRAILER
@@ -20,7 +22,7 @@ CONTENT = header() + entry([encode_cell(b"r", b"f", b"q", 1, 4, b"v")]) + TRAILE
 
 @pytest.fixture
 def files(tmp_path: Path) -> FileSystem:
-    return with_copies(Local(), [as_url(f"{tmp_path}/copies/move-1")], "me")
+    return with_copies(Local(), [as_url(f"{tmp_path}/copies/move-1")], ME)
 
 
 def copy(folder: Path, name: str, content: bytes = CONTENT) -> None:
@@ -65,7 +67,7 @@ def test_what_is_still_being_copied_is_no_log(tmp_path: Path, files: FileSystem)
 
 def test_without_folders_the_file_system_is_the_clusters_own() -> None:
     own = Local()
-    assert with_copies(own, (), "me") is own
+    assert with_copies(own, (), ME) is own
 
 
 def test_a_folder_of_a_run_that_has_ended_is_empty(tmp_path: Path, files: FileSystem) -> None:

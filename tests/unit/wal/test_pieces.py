@@ -8,6 +8,7 @@ import pytest
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.errors import GapError
+from walferry.hbase.address import ClusterAddress
 from walferry.storage import Local
 from walferry.wal import pieces
 from walferry.wal.copies import with_copies
@@ -15,6 +16,7 @@ from walferry.wal.files import Place, list_archive, live_file
 from walferry.wal.open import Until, open_wal
 
 NAME = "rs%2C1%2C2.10"
+ME = ClusterAddress("none:1", user="me")
 WAL = header() + b"".join(entry([], number) for number in range(1, 6)) + TRAILER
 
 
@@ -56,7 +58,7 @@ def test_a_log_that_the_source_no_longer_has_is_found_in_the_archive_up_to_its_l
     folder = tmp_path / "copies"
     add(folder, 0, WAL[:100])
     add(folder, 100, WAL[100:-40])  # it ends inside the last entry
-    files = with_copies(Local(), [f"file://{folder}"], "me")
+    files = with_copies(Local(), [f"file://{folder}"], ME)
     (listed,) = list_archive(files, f"{tmp_path}/hbase")
     assert (listed.name, listed.place, listed.length) == (NAME, Place.ARCHIVED, len(WAL) - 40)
     wal = open_wal(files, f"{tmp_path}/hbase", listed, Until.SEALED)
@@ -67,7 +69,7 @@ def test_a_log_that_the_source_no_longer_has_is_found_in_the_archive_up_to_its_l
 def test_of_two_folders_the_longer_pieces_count(tmp_path: Path) -> None:
     for name, content in (("short", WAL[:50]), ("long", WAL[:100]), ("other", WAL[:10])):
         add(tmp_path / name, 0, content)
-    files = with_copies(Local(), [f"file://{tmp_path}/{name}" for name in ("short", "long", "other")], "me")
+    files = with_copies(Local(), [f"file://{tmp_path}/{name}" for name in ("short", "long", "other")], ME)
     (listed,) = list_archive(files, f"{tmp_path}/hbase")
     assert listed.length == 100
     found = files.status(f"{tmp_path}/hbase/oldWALs/{NAME}")
@@ -77,7 +79,7 @@ def test_of_two_folders_the_longer_pieces_count(tmp_path: Path) -> None:
 
 def test_a_closed_copy_and_the_file_itself_count_more_than_pieces(tmp_path: Path) -> None:
     folder, root = tmp_path / "copies", f"{tmp_path}/hbase"
-    files = with_copies(Local(), [f"file://{folder}"], "me")
+    files = with_copies(Local(), [f"file://{folder}"], ME)
     add(folder, 0, WAL[:100])
     Local().write(f"{folder}/{NAME}", [WAL])
     assert [file.length for file in list_archive(files, root)] == [len(WAL)]
@@ -87,7 +89,7 @@ def test_a_closed_copy_and_the_file_itself_count_more_than_pieces(tmp_path: Path
 
 def test_a_log_without_pieces_is_missing(tmp_path: Path) -> None:
     (tmp_path / "copies" / "open" / NAME).mkdir(parents=True)
-    files = with_copies(Local(), [f"file://{tmp_path}/copies"], "me")
+    files = with_copies(Local(), [f"file://{tmp_path}/copies"], ME)
     assert list_archive(files, f"{tmp_path}/hbase") == []
     file = live_file(f"{tmp_path}/hbase", NAME)
     assert file is not None

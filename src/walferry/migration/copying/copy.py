@@ -22,6 +22,7 @@ from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.migration.copying.copy_files import FileCopied, FileCopy, copy_files
+from walferry.migration.copying.hand_over import HandOver
 from walferry.migration.copying.history import load_history
 from walferry.migration.schema import as_cloned, left_out, make_namespace, schema_text
 from walferry.replay.keeping.objects import made, plan_own, take_snapshot
@@ -35,6 +36,7 @@ from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
 
+SNAPSHOTS = ".hbase-snapshot"
 _WAVE = 64
 _OPEN_SECONDS = 120.0
 """how long the regions of a clone may take to open"""
@@ -76,7 +78,7 @@ def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, A
         session = session_for(spark, size_of(manifest), run.writing.here_bytes)
         files = files_of(run, table, manifest)
         name = run.snapshot(table)
-        there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None
+        there = run.target_files.status(f"{run.target_root}/{SNAPSHOTS}/{name}") is not None
         plan_own(run, "target", "snapshot", name, there=there)
         _copy_manifest(run, table, name)
         made(run, "target", "snapshot", name)
@@ -110,21 +112,56 @@ def _progress(table: str, done: int, total: int, size: int, started: float) -> N
 
 
 def _copy_manifest(run: Run, table: str, name: str) -> None:
-    """Copy the snapshot's two files. The copied manifest has the schema of the clone."""
+    """Copy the snapshot's two files. The copied manifest has the schema of the clone.
 
-    def copy_file(file: str) -> None:
-        content = b"".join(run.source_files.read(f"{run.source_root}/.hbase-snapshot/{name}/{file}"))
-        if file == "data.manifest":
-            manifest = pb.SnapshotDataManifest.FromString(content)
-            schema = as_cloned(manifest.table_schema, left_out(run, table))
-            if schema != manifest.table_schema:
-                manifest.table_schema.CopyFrom(schema)
-                content = manifest.SerializeToString()
-        run.target_files.write(f"{run.target_root}/.hbase-snapshot/{name}/{file}", [content], overwrite=True)
+    They appear among the target's snapshots at once, and as HBase's own: it lists none as long as it cannot read one.
+    """
+    snapshots, files = f"{run.target_root}/{SNAPSHOTS}", run.target_files
+    begun, final = f"{snapshots}/.tmp/{name}", f"{snapshots}/{name}"
+    contents = {file: _of_snapshot(run, table, name, file) for file in ("data.manifest", ".snapshotinfo")}
+    if all(_read(files, f"{final}/{file}") == content for file, content in contents.items()):
+        return
+    hand_over = HandOver(files, run.target_root, required=run.spec.target.security is not None)
 
-    files = ("data.manifest", ".snapshotinfo")
-    with ThreadPoolExecutor(len(files)) as threads:  # to close a small file is mostly to wait for the NameNode
-        list(threads.map(copy_file, files))
+    def give(path: str) -> None:
+        status = files.status(path)
+        hand_over.give(path, None if status is None else status.owner)
+
+    def write(file: str) -> None:
+        files.write(f"{begun}/{file}", [contents[file]], overwrite=True)
+        give(f"{begun}/{file}")
+
+    files.mkdirs(begun)
+    give(begun)
+    with ThreadPoolExecutor(len(contents)) as threads:  # to close a small file is mostly to wait for the NameNode
+        list(threads.map(write, contents))
+    files.delete(final, recursive=True)
+    files.rename(begun, final)
+    if any(_read(files, f"{final}/{file}") != content for file, content in contents.items()):
+        # A master that starts empties the folder of unfinished snapshots.
+        raise TransientError(f"the snapshot {name} did not arrive whole at {final}", snapshot=name, path=final)
+
+
+def _of_snapshot(run: Run, table: str, name: str, file: str) -> bytes:
+    """A file of the source's snapshot; the manifest with the schema of the clone."""
+    content = b"".join(run.source_files.read(f"{run.source_root}/{SNAPSHOTS}/{name}/{file}"))
+    if file != "data.manifest":
+        return content
+    manifest = pb.SnapshotDataManifest.FromString(content)
+    schema = as_cloned(manifest.table_schema, left_out(run, table))
+    if schema == manifest.table_schema:
+        return content
+    manifest.table_schema.CopyFrom(schema)
+    changed: bytes = manifest.SerializeToString()
+    return changed
+
+
+def _read(files: FileSystem, path: str) -> bytes | None:
+    """The content of a small file; None if it does not exist."""
+    try:
+        return b"".join(files.read(path))
+    except FileNotFoundError:
+        return None
 
 
 def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> list[FileCopy]:

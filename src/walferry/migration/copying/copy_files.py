@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.address import ClusterAddress
+from walferry.migration.copying.hand_over import HandOver
 from walferry.spark.clients import shared_files
 from walferry.spark.fan_out import fan_out, shares
 from walferry.storage import FileStatus, FileSystem
@@ -48,18 +49,20 @@ class FileCopied:
 def copy_files(
     spark: SparkSession | None, source: ClusterAddress, target: ClusterAddress, files: Sequence[FileCopy], tasks: int
 ) -> list[FileCopied]:
-    """Copy files in parallel, except those that the target already has whole. `spark`: as in `fan_out`."""
+    """Copy files in parallel, except those that the target already has whole; they belong to the owner of the target's
+    rootdir then. `spark`: as in `fan_out`."""
 
     def work(some: Sequence[FileCopy]) -> Iterator[FileCopied]:
         here, there = shared_files(source), shared_files(target)
+        hand_over = HandOver(there, target.root_path, required=target.security is not None)
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            yield from threads.map(lambda file: copy_file(here, there, file), some)
+            yield from threads.map(lambda file: copy_file(here, there, file, hand_over), some)
 
     return fan_out(spark, work, shares(files, tasks if spark is not None else 1), what="copy files")
 
 
-def copy_file(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCopied:
-    """Copy one file and ask both sides for its length and checksum. Streams the file; memory: one chunk.
+def copy_file(source: FileSystem, target: FileSystem, file: FileCopy, hand_over: HandOver) -> FileCopied:
+    """Copy one file, hand it over, and ask both sides for its length and checksum. Streams the file; memory: one chunk.
 
     Raises WalferryError when the file does not exist at the source, TransientError when the copy is not whole.
     """
@@ -80,6 +83,7 @@ def copy_file(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCop
         there = target.status(file.target)
         if there is None or there.length != status.length:
             continue
+        hand_over.give(file.target, there.owner)
         return FileCopied(
             file.target, file.region, status.length, there.length, checksum, target.checksum(file.target), skipped
         )

@@ -34,7 +34,7 @@ def peer_findings(source: HBaseClient) -> Iterator[Finding]:
 
 def stage_findings(url: str, source: HBaseClient, wals: Sequence[WalFile], keep_hours: float) -> Iterator[Finding]:
     """Whether copies of the log can be written to the operator's folder, and how much space they may take."""
-    files, folder = open_folder(as_url(url), source.address.user)
+    files, folder = open_folder(as_url(url), source.address)
     there = files.status(folder) is not None
     try:
         try_writing(files, folder)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import requests
-
 from walferry.apply.bulk_loader import staging_folder
+from walferry.hbase.address import ClusterAddress
 from walferry.migration.planning.finding import Finding
-from walferry.run.run import file_system
 from walferry.run.spec import Cluster, ResolvedSpec
-from walferry.storage import FileSystem, PermissionDeniedError
+from walferry.storage import FileSystem, Owner, PermissionDeniedError, WebHdfs, open_hdfs
 
 _REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does not report its own
 _BLOCK = 128 << 20  # dfs.blocksize of nearly every cluster
@@ -18,17 +16,37 @@ _BLOCK = 128 << 20  # dfs.blocksize of nearly every cluster
 
 def root_findings(target: Cluster) -> Iterator[Finding]:
     """Whether the user may write below the target's rootdir."""
-    root, user = target.address().root_path, target.address().user
-    allowed = ask(target, f"/webhdfs/v1{root}", {"op": "CHECKACCESS", "fsaction": "rwx", "user.name": user})
-    if allowed is None or allowed.status_code not in (200, 403):
-        yield Finding("warn", "target", f"cannot determine whether {user} may write to {root}")
-    elif allowed.status_code == 403:
-        yield Finding("refuse", "target", f"{user} may not write to {root}; let the HBase user run it, or name `user`")
+    root, files = target.address().root_path, hdfs_of(target.address())
+    allowed = files.allows(root, "rwx")
+    if allowed is None:
+        yield Finding("warn", "target", f"cannot determine whether {files.user} may write to {root}")
+    elif not allowed:
+        message = f"{files.user} may not write to {root}; let the HBase user run it, or name `user`"
+        yield Finding("refuse", "target", message)
+    elif (owner := _other_owner(files, root)) is not None:
+        try:
+            files.give(root, owner)  # to whom it belongs: a superuser may, and nothing changes
+        except PermissionDeniedError:
+            message = (
+                f"{root} belongs to {owner.user}, who could not {{}} the files that {files.user} copies there: let "
+                f"{owner.user} run it, make {files.user} a superuser of HDFS (dfs.permissions.superusergroup), who "
+                "gives them away, or use history: bulk"
+            )
+            if target.security is None:  # folders are as open as HDFS's umask makes them
+                yield Finding("warn", "target", message.format("delete"))
+            else:
+                yield Finding("refuse", "target", message.format("read"))
+
+
+def _other_owner(files: WebHdfs, root: str) -> Owner | None:
+    """The owner of a folder, if that is not the user."""
+    status = files.status(root)
+    return None if status is None or status.owner is None or status.owner.user == files.user else status.owner
 
 
 def staging_findings(spec: ResolvedSpec) -> Iterator[Finding]:
     """Whether the user may write to the staging folder, where files wait to be loaded, or create it."""
-    target, files = spec.target, file_system(spec.target)
+    target, files = spec.target, hdfs_of(spec.target.address())
     for pair in spec.tables:
         wanted = folder = staging_folder(target.address().root_path, pair.target)
         try:
@@ -37,25 +55,20 @@ def staging_findings(spec: ResolvedSpec) -> Iterator[Finding]:
         except PermissionDeniedError as error:
             yield Finding("refuse", "target", f"{error.message} (history: bulk writes to {wanted})")
             continue
-        user = target.address().user
-        allowed = ask(target, f"/webhdfs/v1{folder}", {"op": "CHECKACCESS", "fsaction": "rwx", "user.name": user})
-        if allowed is None or allowed.status_code not in (200, 403):
-            yield Finding("warn", "target", f"cannot determine whether {user} may write to {folder}")
-        elif allowed.status_code == 403:
+        allowed = files.allows(folder, "rwx")
+        if allowed is None:
+            yield Finding("warn", "target", f"cannot determine whether {files.user} may write to {folder}")
+        elif not allowed:
             yield Finding(
-                "refuse", "target", f"{user} may not write to {folder}; let the HBase user create "
-                f"{wanted.rpartition('/')[0]} and give it to {user}",
+                "refuse", "target", f"{files.user} may not write to {folder}; let the HBase user create "
+                f"{wanted.rpartition('/')[0]} and give it to {files.user}",
             )  # fmt: skip
 
 
 def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
     """Whether the target's file system has space for `needed` bytes, according to its NameNode."""
-    root, user = spec.target.address().root_path, spec.target.address().user
-    state = ask(spec.target, "/jmx", {"qry": "Hadoop:service=NameNode,name=FSNamesystemState"})
-    try:
-        remaining = int(state.json()["beans"][0]["CapacityRemaining"]) if state is not None else None
-    except (ValueError, LookupError):
-        remaining = None
+    root, files = spec.target.address().root_path, hdfs_of(spec.target.address())
+    remaining = files.space_left()
     if remaining is None:
         yield Finding("warn", "target", "cannot determine how much space is left")
     elif remaining < needed * _REPLICATION:
@@ -67,7 +80,7 @@ def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
     # The clone looks for files in "archive". Bulk loading writes to "staging", and regions move the files to "data".
     folders = ("archive",) if spec.history == "clone" else ("staging", "staging/walferry", "data")
     for path in (root, *(f"{root}/{folder}" for folder in folders)):
-        left = _quota_left(spec.target, path, user)
+        left = files.quota_left(path)
         if left is not None and left < needed * _REPLICATION + _BLOCK * _REPLICATION:
             # HDFS requires space for a whole block with all its copies before it starts one.
             yield Finding(
@@ -78,23 +91,10 @@ def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _quota_left(cluster: Cluster, path: str, user: str) -> int | None:
-    """Bytes left in a folder's space quota; None if it has no quota or the NameNode does not report it (Hadoop 2)."""
-    answer = ask(cluster, f"/webhdfs/v1{path}", {"op": "GETQUOTAUSAGE", "user.name": user})
-    if answer is None or answer.status_code != 200:
-        return None
-    usage = answer.json()["QuotaUsage"]
-    return None if usage["spaceQuota"] < 0 else int(usage["spaceQuota"]) - int(usage["spaceConsumed"])
-
-
-def ask(cluster: Cluster, path: str, query: dict[str, str]) -> requests.Response | None:
-    """Send one GET to the first NameNode that answers; None if none does."""
-    for url in cluster.webhdfs.split(";"):
-        try:
-            return requests.get(url.rstrip("/") + path, params=query, timeout=10)
-        except requests.RequestException:
-            continue
-    return None
+def hdfs_of(address: ClusterAddress) -> WebHdfs:
+    """The cluster's HDFS itself, without copies of its logs."""
+    assert address.webhdfs is not None
+    return open_hdfs(address.webhdfs, address.user, meter=address.meter(), security=address.security)
 
 
 def size_of(files: FileSystem, folder: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.keep_spec import ResolvedKeepSpec
@@ -70,14 +71,14 @@ def _obstacles(spec: ResolvedKeepSpec, source: HBaseClient) -> Iterator[str]:
         yield f"HBase does not grant {source.address.user} {', '.join(lacking)}; grant it, or name another `user`"
     if (misplaced := folder_obstacle(source, files, address.wal_path)) is not None:
         yield f"source: {misplaced}"
-    if fault := folder_fault(spec.folder, address.user):
+    if fault := folder_fault(spec.folder, address):
         yield fault
 
 
-def folder_fault(url: str, user: str) -> str:
+def folder_fault(url: str, address: ClusterAddress) -> str:
     """Why copies cannot be written to a folder; "" if they can. Leaves nothing behind."""
     try:
-        files, folder = open_folder(as_url(url), user)
+        files, folder = open_folder(as_url(url), address)
         there = files.status(folder) is not None
         try_writing(files, folder)
         if not there:

@@ -115,7 +115,7 @@ class RestoreRun(Run):
         """As `LogRun`; without the source, the keeper's folder, which is laid out in the same way."""
         if not self.kept.alone:
             return super().source_root
-        return open_folder(self._folder, self.source_address().user)[1]
+        return open_folder(self._folder, self.source_address())[1]
 
     @cached_property
     def wal_root(self) -> str:

@@ -314,4 +314,4 @@ def _url(run: LogRun) -> str:
 def stage_of(run: LogRun) -> Stage:
     """The source's own files, without copies, and the run's folder. Raises UsageError if the run has no folder."""
     source = file_system(run.log_spec.source, run.log_spec.source_address())
-    return Stage(source, run.wal_root, *open_folder(_url(run), run.source.address.user))
+    return Stage(source, run.wal_root, *open_folder(_url(run), run.source.address))

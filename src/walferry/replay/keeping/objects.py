@@ -172,7 +172,7 @@ def _remove_at(client: HBaseClient, item: ClusterObject) -> bool:
     if item.kind == "snapshot":
         return client.delete_snapshot(item.name)
     if item.kind == "folder":
-        files, path = open_folder(item.name, client.address.user)
+        files, path = open_folder(item.name, client.address)
         return files.delete(path, recursive=True)
     if client.table_exists(item.name):
         client.set_read_only(item.name, False)

@@ -84,7 +84,7 @@ def mark(target: ClusterAddress, rows: DirtyRows) -> None:
     Raises UnmarkedRowsError if ZooKeeper cannot be reached in that time.
     """
     for attempt in range(1, ATTEMPTS + 1):
-        zookeeper = ZooKeeper(target.zookeeper, target.znode, session_seconds=target.session_seconds)
+        zookeeper = ZooKeeper.of(target)
         try:
             _create(zookeeper.client, rows)
             return

@@ -8,7 +8,7 @@ from walferry.amounts import amount
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord
 from walferry.refusals import RefusalKind
 from walferry.run.facts import opened_ms
-from walferry.run.heartbeat import SILENT_SECONDS
+from walferry.run.heartbeat import SILENT_SECONDS, ticket_faults
 from walferry.run.notes.last_comparison import comparisons_of_phase
 from walferry.run.notes.last_pass import last_pass, verdict
 from walferry.run.progress.backlog import unapplied
@@ -125,6 +125,12 @@ def paused_state(run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
         return None
     cause = meaning("paused", run).cause if live else "an operator paused the run, and no phase is running"
     return state_at("paused", cause, live[-1] if live else None, run)
+
+
+def ticket_state(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
+    """A Kerberos ticket ends before long, and its renewal failed."""
+    faults = ticket_faults(ledger)
+    return state_at("ticket ending", "; ".join(faults), live[-1] if live else None, run) if faults else None
 
 
 def held_state(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:

@@ -27,6 +27,7 @@ from walferry.run.progress.needs_person import (
     interrupted_state,
     pair_state,
     paused_state,
+    ticket_state,
 )
 from walferry.run.progress.next_step import in_airflow
 from walferry.run.progress.states import State, StateName, label, meaning, order_of, state_at, superseded
@@ -104,6 +105,7 @@ def _state_of(ledger: RunLedger) -> State:
         or failure_state(ledger, run, failed, live)
         or paused_state(run, live)
         or (None if live else interrupted_state(run, [p for p in lost if p.started_ms >= again[label(p)]]))
+        or ticket_state(ledger, run, live)
         or held_state(ledger, run, live)
         or (None if live else pair_state(ledger, run, phases))
         or with_wait(

@@ -15,7 +15,7 @@ Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
 StateName = Literal[
     "not started", "working", "between phases", "catching up", "following", "waiting for approval",
     "waiting for the write stop", "waiting for a decision", "draining", "comparing", "paused", "held", "gate shut",
-    "gap", "exposed", "differing", "failed", "interrupted", "done", "aborted",
+    "ticket ending", "gap", "exposed", "differing", "failed", "interrupted", "done", "aborted",
 ]  # fmt: skip
 
 
@@ -94,6 +94,11 @@ STATES: Mapping[StateName, Kind] = {
         "red",
         "a check found a reason not to go on",
         "fix what the cause names, then clear the task, or `walferry resume NAME`",
+    ),
+    "ticket ending": Kind(
+        "amber",
+        "a Kerberos ticket was not renewed in time; the run works on until the ticket ends",
+        "do what the cause names; once a ticket is renewed, within a minute, this passes",
     ),
     "gap": Kind(
         "red",

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from walferry.errors import TransientError, WalferryError
-from walferry.migration.copying.copy_files import FileCopy, copy_file
-from walferry.storage import Local
+from walferry.migration.copying.copy_files import FileCopied, FileCopy, copy_file
+from walferry.migration.copying.hand_over import HandOver
+from walferry.storage import FileStatus, FileSystem, Local, Owner, PermissionDeniedError
 
 
 @pytest.fixture
@@ -19,8 +21,12 @@ def file(tmp_path: Path) -> FileCopy:
     return FileCopy(sources, str(tmp_path / "target" / "hfile"), "r1")
 
 
+def copied_from(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCopied:
+    return copy_file(source, target, file, HandOver(target, str(Path(file.target).parents[1]), required=True))
+
+
 def test_a_file_is_taken_from_where_it_is_found(file: FileCopy) -> None:
-    copied = copy_file(Local(), Local(), file)
+    copied = copied_from(Local(), Local(), file)
     assert Path(file.target).read_bytes() == b"0123456789"
     assert (copied.source_bytes, copied.target_bytes, copied.skipped, copied.region) == (10, 10, False, "r1")
 
@@ -28,9 +34,9 @@ def test_a_file_is_taken_from_where_it_is_found(file: FileCopy) -> None:
 def test_a_half_written_file_is_written_anew_and_a_whole_one_is_left(file: FileCopy) -> None:
     Path(file.target).parent.mkdir()
     Path(file.target).write_bytes(b"01234")
-    assert not copy_file(Local(), Local(), file).skipped
+    assert not copied_from(Local(), Local(), file).skipped
     assert Path(file.target).read_bytes() == b"0123456789"
-    assert copy_file(Local(), Local(), file).skipped
+    assert copied_from(Local(), Local(), file).skipped
 
 
 class Checksums(Local):
@@ -43,7 +49,7 @@ class Checksums(Local):
 def test_a_file_of_the_right_length_and_other_bytes_is_written_anew(file: FileCopy) -> None:
     Path(file.target).parent.mkdir()
     Path(file.target).write_bytes(b"0123456780")
-    copied = copy_file(Checksums(), Checksums(), file)
+    copied = copied_from(Checksums(), Checksums(), file)
     assert not copied.skipped
     assert copied.source_checksum == copied.target_checksum == b"0123456789".hex()
 
@@ -58,18 +64,65 @@ def test_a_file_without_a_checksum_gets_the_targets_own_block_size(file: FileCop
             asked.append(block_size)
             super().write(path, chunks, overwrite=overwrite, block_size=block_size)
 
-    copy_file(Local(), Asked(), file)
+    copied_from(Local(), Asked(), file)
     Path(file.target).unlink()
-    copy_file(Checksums(), Asked(), file)
+    copied_from(Checksums(), Asked(), file)
     assert asked == [None, Local().status(file.sources[1]).block_size]  # type: ignore[union-attr]
 
 
 def test_a_file_that_is_nowhere_is_named(file: FileCopy) -> None:
     Path(file.sources[1]).unlink()
     with pytest.raises(WalferryError, match="no longer exists at the source") as caught:
-        copy_file(Local(), Local(), file)
+        copied_from(Local(), Local(), file)
     assert not isinstance(caught.value, TransientError)
     assert caught.value.file == file.sources[0]
+
+
+class Owned(Local):
+    """A file system of HBase's, whose new files belong to walferry."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+
+    def status(self, path: str) -> FileStatus | None:
+        found = Local.status(self, path)
+        own = found is None or "target" in path
+        return found and replace(found, owner=Owner("ferry" if own else "hbase", "hbase"))
+
+    def give(self, path: str, owner: Owner) -> None:
+        assert owner == Owner("hbase", "hbase")
+        self.given.append(path)
+
+
+def test_a_copy_and_each_folder_above_it_once_is_given_to_the_owner_of_the_root(tmp_path: Path) -> None:
+    target, root = Owned(), str(tmp_path)
+    hand_over = HandOver(target, root, required=True)
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"0")
+        file = FileCopy((f"{root}/{name}",), f"{root}/target/region/{name}", "r1")
+        copy_file(Local(), target, file, hand_over)
+    below = [path.removeprefix(root) for path in target.given]
+    assert below == ["/target", "/target/region", "/target/region/a", "/target/region/b"]
+
+
+def test_who_may_give_nothing_away_is_stopped_only_where_hbase_could_not_read_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refusing(Owned):
+        def give(self, path: str, owner: Owner) -> None:
+            self.given.append(path)
+            raise PermissionDeniedError("you may not", path=path)
+
+    target, root = Refusing(), str(tmp_path)
+    (tmp_path / "a").write_bytes(b"0")
+    file = FileCopy((f"{root}/a",), f"{root}/target/a", "r1")
+    with pytest.raises(PermissionDeniedError):
+        copy_file(Local(), target, file, HandOver(target, root, required=True))
+    lenient = HandOver(target, root, required=False)
+    for _ in range(2):
+        copy_file(Local(), target, file, lenient)
+    assert len(target.given) == 2
+    assert "you may not; HBase cannot delete what was copied" in caplog.text
 
 
 class Short(Local):
@@ -82,4 +135,4 @@ class Short(Local):
 
 def test_a_copy_that_stays_short_is_an_error_that_names_it(file: FileCopy) -> None:
     with pytest.raises(TransientError, match="could not be copied whole in 3 attempts"):
-        copy_file(Local(), Short(), file)
+        copied_from(Local(), Short(), file)

@@ -8,6 +8,7 @@ import pytest
 from unit.migration.filled_ledger import CLUSTER
 from unit.moments.keeping.a_source import CLOSED, OPEN, Source, write
 from unit.replay.keeping.test_by_copies import LIVE
+from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger
 from walferry.moments.keeping.keep import begin
 from walferry.moments.keeping.keep_run import KeepRun
@@ -16,6 +17,8 @@ from walferry.replay.keeping import by_copies
 from walferry.run.spec import Cluster
 from walferry.storage import Local
 from walferry.wal.copies import with_copies
+
+ME = ClusterAddress("none:1", user="me")
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeepRun]:
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = KeepRun(ledger, start_keep(ledger, params, lambda _: cluster, "test"))
         source = Source(tmp_path / "hbase")
-        run.__dict__.update(source=source, source_files=with_copies(Local(), run.staged_folders, "me"))
+        run.__dict__.update(source=source, source_files=with_copies(Local(), run.staged_folders, ME))
         for table in ("a", "b"):
             source.add(table, "aa", "bb")
         write(run, LIVE, 9, CLOSED)

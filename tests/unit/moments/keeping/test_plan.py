@@ -10,6 +10,7 @@ import pytest
 from unit.moments.keeping.a_source import Source, source_of
 from unit.moments.keeping.test_bases import with_spec
 from walferry.errors import UsageError
+from walferry.hbase.address import ClusterAddress
 from walferry.moments.keeping import plan
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.plan import folder_fault, plan_keep
@@ -77,5 +78,5 @@ def test_all_that_stands_in_the_way_is_told_at_once_and_the_run_has_failed(plann
 
 
 def test_a_folder_that_is_there_stays(tmp_path: Path) -> None:
-    assert folder_fault(str(tmp_path), "me") == ""
+    assert folder_fault(str(tmp_path), ClusterAddress("none:1", user="me")) == ""
     assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,7 @@ from walferry.clock import now_ms
 from walferry.cutover import late_edits
 from walferry.cutover.ways_out import abort
 from walferry.errors import GapError, TransientError, UsageError
+from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger, LogPosition, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
 from walferry.migration import report
@@ -36,12 +37,13 @@ TABLE = "shop:orders"
 GROUP = "rs%2C1%2C2"
 LIVE = "WALs/rs,1,2"
 CLOSED = header() + TRAILER
+ME = ClusterAddress("none:1", user="me")
 
 
 class Source:
     """A source whose region servers tell no settings, and which has no peers."""
 
-    address = SimpleNamespace(user="me")
+    address = SimpleNamespace(user="me", security=None)
 
     def servers(self) -> list[object]:
         return []
@@ -58,7 +60,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     spec = SPEC | {"source": source, "protect": "stage", "stage": f"{tmp_path}/copies"}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        run.__dict__.update(source=Source(), source_files=with_copies(Local(), run.staged_folders, "me"))
+        run.__dict__.update(source=Source(), source_files=with_copies(Local(), run.staged_folders, ME))
         (tmp_path / "hbase" / "WALs").mkdir(parents=True)
         run.ledger.phases.start("plan")
         run.ledger.phases.finish("plan", {})
@@ -257,8 +259,8 @@ def test_a_folder_that_cannot_be_deleted_does_not_keep_a_run_from_ending(
 ) -> None:
     users = []
 
-    def dead(url: str, user: str) -> object:
-        users.append((url, user))
+    def dead(url: str, address: SimpleNamespace) -> object:
+        users.append((url, address.user))
         raise TransientError("no NameNode answers")
 
     monkeypatch.setattr("walferry.replay.keeping.objects.open_folder", dead)

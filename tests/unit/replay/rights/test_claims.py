@@ -306,9 +306,13 @@ def test_late_rows_are_marked_by_a_session_of_their_own(
     opened: list[KazooClient] = []
 
     class Own:
-        def __init__(self, hosts: str, znode: str, *, session_seconds: float) -> None:
+        def __init__(self) -> None:
             opened.append(zookeeper.session())
             self.client = opened[-1]
+
+        @classmethod
+        def of(cls, address: ClusterAddress) -> Own:
+            return cls()
 
         def close(self) -> None: ...
 

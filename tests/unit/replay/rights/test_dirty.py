@@ -32,8 +32,12 @@ class Ensemble:
         ensemble = self
 
         class Own:
-            def __init__(self, hosts: str, znode: str, *, session_seconds: float) -> None:
+            def __init__(self) -> None:
                 ensemble.sessions += 1
+
+            @classmethod
+            def of(cls, address: ClusterAddress) -> Own:
+                return cls()
 
             @property
             def client(self) -> KazooClient:

@@ -64,6 +64,19 @@ def be_exposed(run: RunLedger) -> None:
     work_on(run, "keep")
 
 
+def lack_a_file(run: RunLedger) -> None:
+    """A run that follows, and of whose log a file is gone."""
+    follow(run, 1)
+    run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 1_000, sealed=True)])
+    run.log.mark_missing(FILE)
+
+
+def lack_a_ticket(run: RunLedger) -> None:
+    """A run whose process could not renew its Kerberos ticket."""
+    work_on(run, "plan")
+    run.notes.keep(NOTE, {"tickets": {"ferry@OLD": "the ticket of ferry@OLD ends at 02:00"}}, "plan")
+
+
 def brought_to(run: RunLedger, name: StateName) -> State:
     """The state of the run after it was brought to the state of that name."""
     match name:
@@ -106,10 +119,10 @@ def brought_to(run: RunLedger, name: StateName) -> State:
         case "gate shut":
             finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
             fail(run, "check_drain", "GateShutError: 3 edits came after writes were declared stopped")
+        case "ticket ending":
+            lack_a_ticket(run)
         case "gap":
-            follow(run, 1)
-            run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 1_000, sealed=True)])
-            run.log.mark_missing(FILE)
+            lack_a_file(run)
         case "failed":
             finish(run, "plan")
             fail(run, "protect", "UsageError: replication is off")

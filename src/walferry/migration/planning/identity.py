@@ -1,0 +1,67 @@
+"""Who walferry is at each secured cluster, as that cluster's services say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from walferry.hbase.client import HBaseClient
+from walferry.migration.planning.space import hdfs_of
+from walferry.security.kerberos import AuthenticationError, KerberosUnavailableError, Qop
+from walferry.security.renewal import ticket_of
+from walferry.security.tickets import identity
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One side's; `hbase_user` is None if HBase does not tell."""
+
+    side: str
+    principal: str
+    hbase_user: str | None
+    hdfs_user: str
+    zookeeper_login: bool
+    protection: Qop | None
+    """of HBase's RPC"""
+    ticket_ends_ms: int | None
+
+    def __str__(self) -> str:
+        hbase = self.hbase_user or "one that HBase does not tell"
+        login = "logged in to ZooKeeper" if self.zookeeper_login else "not logged in to ZooKeeper"
+        return (
+            f"{self.side}: {self.principal}: the user {hbase} of HBase and {self.hdfs_user} of HDFS; {login}; "
+            f"RPC with {self.protection}"
+        )
+
+
+def identities(clients: Mapping[str, HBaseClient]) -> Iterator[Identity]:
+    """Of the sides that are secured. Each service of both sides has been asked something.
+
+    Raises AuthenticationError or KerberosUnavailableError, which names the side, for a login that fails.
+    """
+    for side, client in clients.items():
+        try:
+            found = _identity(side, client)
+        except (AuthenticationError, KerberosUnavailableError) as error:
+            raise type(error)(f"{side}: {error.message}", **error.facts) from error
+        if found is not None:
+            yield found
+
+
+def _identity(side: str, client: HBaseClient) -> Identity | None:
+    files = hdfs_of(client.address)
+    files.status("/")
+    client.version()
+    kerberos = client.address.security
+    if kerberos is None:
+        return None
+    ticket = ticket_of(kerberos)
+    return Identity(
+        side,
+        identity(kerberos),
+        client.who_am_i(),
+        files.user,
+        kerberos.zookeeper_service is not None,
+        client.pool.qop(),
+        None if ticket is None else round(ticket.end * 1000),
+    )

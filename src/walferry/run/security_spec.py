@@ -1,0 +1,98 @@
+"""The keys that say who walferry is at a cluster with Kerberos: `security` of a spec, extras of a connection."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from walferry.security import Kerberos, Qop
+
+_PART = r"[^@/\s]+"
+_PRINCIPAL = re.compile(rf"{_PART}(/{_PART})?@{_PART}")
+_SERVICE = re.compile(rf"{_PART}(/{_PART})?(@{_PART})?")
+_OF_HBASE = {"authentication": "auth", "integrity": "auth-int", "privacy": "auth-conf"}
+"""hbase.rpc.protection, and SASL's name for it"""
+NO_LOGIN = "none"
+
+
+def _mapping(given: Any) -> Any:
+    """A form has only text."""
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except json.JSONDecodeError:
+        raise ValueError('give a mapping, {"end of host names": "REALM"}') from None
+
+
+class Security(BaseModel):
+    """Who walferry is at one cluster. Source and target may have different realms, which krb5.conf must name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    principal: str | None = Field(default=None, description="name@REALM; default: that of the ticket cache")
+    keytab: str | None = Field(default=None, description="path of a keytab with the principal's key")
+    ccache: str | None = Field(
+        default=None, description="ticket cache, as KRB5CCNAME names it, which something else renews"
+    )
+    service: str = Field(
+        default="hbase", description="the principals of HBase's servers: their first part, or hbase/_HOST@REALM"
+    )
+    qop: Annotated[Qop | None, BeforeValidator(lambda given: _OF_HBASE.get(given, given))] = Field(
+        default=None, description="auth, auth-int or auth-conf; default: the least that a server asks for"
+    )
+    zookeeper_service: str = Field(
+        default="zookeeper", description=f"first part of ZooKeeper's principals; {NO_LOGIN}: it asks for no login"
+    )
+    realms: Annotated[dict[str, str], BeforeValidator(_mapping)] = Field(
+        default={}, description="ends of host names and their realms, where krb5.conf does not name them"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_this_process_ticket_cache(cls, given: Any) -> Any:
+        """The run's other processes use the same one: the run's record has it."""
+        known = os.environ.get("KRB5CCNAME")
+        if not isinstance(given, Mapping) or given.get("keytab") or given.get("ccache") or not known:
+            return given
+        return {**given, "ccache": known}
+
+    @field_validator("principal")
+    @classmethod
+    def _is_a_principal(cls, principal: str | None) -> str | None:
+        if principal is not None and not _PRINCIPAL.fullmatch(principal):
+            raise ValueError("give name@REALM or name/host@REALM")
+        return principal
+
+    @field_validator("keytab")
+    @classmethod
+    def _is_a_path(cls, keytab: str | None) -> str | None:
+        if keytab is not None and not re.fullmatch(r"/[^\0\n]{1,1000}", keytab):
+            raise ValueError("give the whole path of a keytab, never its content")
+        return keytab
+
+    @field_validator("service")
+    @classmethod
+    def _names_a_service(cls, service: str) -> str:
+        if not _SERVICE.fullmatch(service):
+            raise ValueError("give hbase, or hbase/_HOST@REALM as in hbase-site.xml")
+        return service
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Security:
+        if self.keytab is not None and self.ccache is not None:
+            raise ValueError("give keytab or ccache, not both")
+        if self.keytab is None and self.ccache is None:
+            raise ValueError("give keytab or ccache, or set KRB5CCNAME")
+        if self.keytab is not None and self.principal is None:
+            raise ValueError("principal: say whose key of the keytab is to be used")
+        return self
+
+    def kerberos(self) -> Kerberos:
+        """The identity, for the clients."""
+        keys = self.model_dump(exclude={"realms", "zookeeper_service"})
+        zookeeper = None if self.zookeeper_service == NO_LOGIN else self.zookeeper_service
+        return Kerberos(**keys, zookeeper_service=zookeeper, realms=tuple(sorted(self.realms.items())))

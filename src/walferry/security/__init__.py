@@ -1,0 +1,12 @@
+"""Who walferry is to a secured cluster, and how it proves that to each service.
+
+`Kerberos` is made at the edge (spec or connection) and handed to every client. `sasl.py` has the exchange of tokens
+that HBase's RPC, ZooKeeper and Thrift share, `tickets.py` the credentials. python-gssapi, the extra
+`walferry[kerberos]`, is imported at the first use.
+"""
+
+from __future__ import annotations
+
+from walferry.security.kerberos import AuthenticationError, Kerberos, KerberosUnavailableError, Qop
+
+__all__ = ["AuthenticationError", "Kerberos", "KerberosUnavailableError", "Qop"]

@@ -1,0 +1,439 @@
+"""Delegation tokens of a secured HDFS: one Kerberos login at a name node, then a token with every request.
+
+A token is good at all name nodes of an HDFS and for every protocol. Whoever knows its password is its owner, so
+neither log, error nor repr shows it; WebHDFS wants it in URLs, which `hidden` cuts out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+
+from walferry.background import begun, made_once
+from walferry.errors import TransientError, WalferryError
+from walferry.security import AuthenticationError, Kerberos
+from walferry.security.sasl import GssapiExchange, named
+from walferry.security.tickets import credentials, explained, library
+
+LONGEST_USE_SECONDS = 6 * 3600.0
+"""a token is replaced after this time at the latest; by default HDFS lets one live for a day"""
+DEFAULT_LIFE_SECONDS = 24 * 3600.0
+"""assumed when a name node does not tell"""
+RETRY_SECONDS = 60.0
+"""pause after a login that failed while the old token is still good"""
+SPNEGO = "1.3.6.1.5.5.2"
+LIBRARY_KIND = "HDFS_DELEGATION_TOKEN"
+"""the kind of token that Hadoop's RPC takes; a token of WebHDFS differs only in this label, which is not signed"""
+
+_CHECK_PRINCIPAL = "is that its HTTP principal (dfs.web.authentication.kerberos.principal), and in the right realm?"
+_log = logging.getLogger(__name__)
+_PASSING = {"StandbyException", "RetriableException", "SafeModeException", "ServerNotActiveException"}
+_SECRET = re.compile(r"\b((?:delegation|token)=)[^&\s\"'<>)]+")
+_TITLE = re.compile(r"<title>\s*(?:Error \d+\s*)?(.*?)\s*</title>", re.DOTALL)
+_URL_LOGGERS = (
+    "urllib3.connectionpool", "urllib3.connection", "urllib3.poolmanager", "urllib3.util.retry", "hdfs.client", "httpx",
+)  # fmt: skip
+"""the libraries' loggers that write URLs or pages"""
+
+
+def hidden(text: str) -> str:
+    """The text without the tokens in its URLs."""
+    return _SECRET.sub(r"\1(hidden)", text)
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """The error and the chain of its causes."""
+    found = [error]
+    while (cause := found[-1].__cause__ or found[-1].__context__) is not None:
+        found.append(cause)
+    return found
+
+
+@dataclass(frozen=True)
+class Token:
+    """One delegation token (org.apache.hadoop.security.token.Token)."""
+
+    identifier: bytes = field(repr=False)
+    password: bytes = field(repr=False)
+    kind: str
+    service: str
+
+    @classmethod
+    def decoded(cls, url_string: str) -> Token:
+        """The token of a `urlString`. Raises ValueError for other text."""
+        try:
+            data = base64.urlsafe_b64decode(url_string + "=" * (-len(url_string) % 4))
+            identifier, data = _taken(data)
+            password, data = _taken(data)
+            kind, data = _taken(data)
+            service, data = _taken(data)
+            if data:
+                raise ValueError
+            return cls(identifier, password, kind.decode(), service.decode())
+        except (ValueError, IndexError):
+            raise ValueError("not a delegation token") from None  # the cause may show its bytes
+
+    def packed(self) -> bytes:
+        """Its bytes, as Token.write writes them: four fields, each after its length."""
+        fields = (self.identifier, self.password, self.kind.encode(), self.service.encode())
+        return b"".join(_vint(len(one)) + one for one in fields)
+
+    def encoded(self) -> str:
+        """Its `urlString`."""
+        return base64.urlsafe_b64encode(self.packed()).decode().rstrip("=")
+
+    @property
+    def owner(self) -> str:
+        """The user that HDFS takes its bearer for."""
+        owner, _ = _taken(self.identifier[1:])
+        return owner.decode()
+
+    @property
+    def issued_ms(self) -> int:
+        """When the name node issued it, by its own clock.
+
+        AbstractDelegationTokenIdentifier: version byte | owner | renewer | real user | vlong issue date | …
+        """
+        data = self.identifier[1:]
+        for _ in ("owner", "renewer", "real user"):
+            _, data = _taken(data)
+        return _vlong(data)[0]
+
+
+def token_file(tokens: dict[str, Token]) -> bytes:
+    """The content of a token file (Credentials.writeTokenStorageToStream, format 0) with a token for each service."""
+    labelled = [replace(token, kind=LIBRARY_KIND, service=service) for service, token in tokens.items()]
+    entries = [_vint(len(token.service.encode())) + token.service.encode() + token.packed() for token in labelled]
+    return b"HDTS\0" + _vint(len(entries)) + b"".join(entries) + _vint(0)  # no secrets beside the tokens
+
+
+@dataclass(frozen=True)
+class _Held:
+    token: Token
+    due: float
+    """when to replace it, by time.monotonic()"""
+    end: float
+    """when name nodes refuse it"""
+
+
+class Tokens:
+    """The current token of one identity at one HDFS; threads share it."""
+
+    def __init__(self, urls: tuple[str, ...], kerberos: Kerberos) -> None:
+        """`urls`: the HTTP addresses of the HDFS's name nodes."""
+        for name in _URL_LOGGERS:
+            logging.getLogger(name).addFilter(_hide)
+        self.kerberos = kerberos
+        self._urls = urls
+        self._held: _Held | None = None
+        self._lock = threading.Lock()
+        self._login: Future[_Held] | None = None
+
+    def current(self) -> Token:
+        """The token. It is replaced in the background once half of its life is over.
+
+        Raises AuthenticationError, KerberosUnavailableError and TransientError if there is no good token and the login
+        for one fails.
+        """
+        held = self._held
+        now = time.monotonic()
+        if held is not None and now < held.due:
+            return held.token
+        login = self._begun(held)
+        return held.token if held is not None and now < held.end else login.result().token
+
+    @property
+    def held(self) -> Token | None:
+        """The token; None before the first login."""
+        held = self._held
+        return None if held is None else held.token
+
+    def after(self, refused: Token) -> Token:
+        """The token that replaces one that a name node refused. Raises the errors of `current`."""
+        with self._lock:
+            if self.held is refused:
+                self._held = None
+        return self.current()
+
+    def _begun(self, old: _Held | None) -> Future[_Held]:
+        """The login that replaces `old`: one for all threads that want it, also if it fails."""
+        with self._lock:
+            if self._login is None or (self._login.done() and self._held is old):
+                self._login = begun(lambda: self._replaced(old), "log in to HDFS")
+            return self._login
+
+    def _replaced(self, old: _Held | None) -> _Held:
+        try:
+            self._held = held = self._made()
+        except WalferryError as error:
+            with self._lock:
+                if old is not None and self._held is old and time.monotonic() < old.end:
+                    self._held = replace(old, due=time.monotonic() + RETRY_SECONDS)
+                    _log.warning("%s; the old HDFS token is used on", error)
+            raise
+        try:
+            LIBRARY.write()
+        except OSError as error:
+            _log.warning("the new token for direct access to HDFS cannot be written: %s", error)
+        return held
+
+    def _made(self) -> _Held:
+        """A new token, of the first name node that gives one."""
+        refusal: TransientError | None = None
+        for url in self._urls:
+            try:
+                token, life = self._asked(url)
+            except TransientError as error:
+                refusal = error
+                continue
+            now = time.monotonic()
+            return _Held(token, now + min(LONGEST_USE_SECONDS, life / 2), now + life)
+        raise refusal or TransientError("no name node to log in to was given")
+
+    def _asked(self, url: str) -> tuple[Token, float]:
+        """A token of the name node at `url`, and how many seconds it lives."""
+        login = _Login(url, self.kerberos)
+        # Only its renewer can renew a token, and only renewing tells how long it lives. The name node turns a principal
+        # into the user's short name by its own rules.
+        answer = login.asked("GET", {"op": "GETDELEGATIONTOKEN", "renewer": login.principal})
+        found = answer.get("Token")
+        if not found:
+            raise login.refused("it has no tokens", "if it is not secured, name no Kerberos identity for it")
+        token = Token.decoded(found["urlString"])
+        try:
+            renewed = login.asked("PUT", {"op": "RENEWDELEGATIONTOKEN", "token": found["urlString"]})
+            return token, (int(renewed["long"]) - token.issued_ms) / 1000
+        except (WalferryError, LookupError, ValueError) as error:
+            _log.info("%s does not tell how long its tokens live: %s", url, error)
+            return token, DEFAULT_LIFE_SECONDS
+
+
+tokens_of = made_once(Tokens)
+"""The one holder of this process for name nodes and an identity."""
+
+
+class _Login:
+    """Requests to one name node that prove the identity by SPNEGO (RFC 4559)."""
+
+    def __init__(self, url: str, kerberos: Kerberos) -> None:
+        self._url = url
+        self._kerberos = kerberos
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._server = f"{self._host}:{parts.port}" if parts.port else self._host
+        self._service = kerberos.service_principal("HTTP", self._host)
+        self.principal = kerberos.principal or str(self._credentials().name)
+
+    def asked(self, method: str, query: dict[str, str], path: str = "/webhdfs/v1/") -> dict[str, Any]:
+        """The answer to a request; no message, no cause of an error has the query."""
+        context = self._context()
+        failure: str | None = None
+        try:
+            with requests.Session() as session:
+                # Neither a proxy nor ~/.netrc: they would get, or replace, the proof.
+                session.trust_env = False
+                session.verify = verified_by()
+                answer = session.request(
+                    method, f"{self._url}{path}", params=query, timeout=(10, 60), allow_redirects=False,
+                    headers={"Authorization": f"Negotiate {base64.b64encode(self._stepped(context)).decode()}"},
+                )  # fmt: skip
+        except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
+            failure = hidden(str(causes(error)[-1]))
+        if failure is not None:
+            raise TransientError(
+                f"WebHDFS at {self._url} does not answer (login of {self.principal}): {failure}; is it up?",
+                url=self._url,
+                failover=True,
+            )
+        return self._content(answer, context)
+
+    def refused(self, reason: str, to_do: str) -> AuthenticationError:
+        """The error for a login that the name node does not take."""
+        reason = hidden(reason)
+        return AuthenticationError(
+            f"WebHDFS at {self._url} refuses the login of {self.principal} as {self._service}: {reason}; {to_do}",
+            server=self._server, service_principal=self._service, principal=self.principal, reason=reason,
+        )  # fmt: skip
+
+    def _content(self, answer: requests.Response, context: Any) -> dict[str, Any]:
+        try:
+            content = answer.json()
+        except ValueError:
+            content = None
+        if answer.ok and isinstance(content, dict):
+            scheme, _, proof = answer.headers.get("WWW-Authenticate", "").partition(" ")
+            if scheme.lower() == "negotiate" and proof:
+                self._stepped(context, base64.b64decode(proof))  # the name node proves who it is, too
+            return content
+        remote = content.get("RemoteException", {}) if isinstance(content, dict) else {}
+        title = _TITLE.search(answer.text)
+        said = str(remote.get("message") or (title[1] if title else "")).partition("\n")[0]
+        reason = f"{remote.get('exception') or answer.status_code}{': ' if said else ''}{said}"
+        if answer.status_code >= 500 or remote.get("exception") in _PASSING:
+            raise TransientError(
+                f"WebHDFS at {self._url} refused the login of {self.principal}: {hidden(reason)}",
+                url=self._url,
+                failover=True,
+            )
+        raise self.refused(reason, _CHECK_PRINCIPAL)
+
+    def _credentials(self) -> Any:
+        return credentials(self._kerberos, self._server, self._service)
+
+    def _context(self) -> Any:
+        gss = library()
+        # First the ticket itself, by Kerberos alone: SPNEGO hides why there is none.
+        GssapiExchange(self._kerberos, "HTTP", self._host, self._server).step(None)
+        with self._told():
+            return gss.SecurityContext(
+                name=named(self._service),
+                creds=self._credentials(),
+                usage="initiate",
+                mech=gss.OID.from_int_seq(SPNEGO),
+                flags=[gss.RequirementFlag.mutual_authentication],
+            )
+
+    def _stepped(self, context: Any, proof: bytes | None = None) -> bytes:
+        with self._told():
+            return context.step(proof) or b""
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn GSSErrors into walferry's."""
+        try:
+            yield
+        except library().exceptions.GSSError as error:
+            raise explained(error, self._kerberos, self._server, self._service) from error
+
+
+def page_of(url: str, kerberos: Kerberos, path: str, query: dict[str, str]) -> dict[str, Any]:
+    """A JSON page of the server at `url`. Raises the errors of `Tokens.current`."""
+    return _Login(url, kerberos).asked("GET", query, path)
+
+
+def verified_by() -> bool | str:
+    """What checks a server's certificate where `requests` must not follow the environment."""
+    return os.environ.get("REQUESTS_CA_BUNDLE") or True
+
+
+class TokenFile:
+    """The file in which `hdfs-native` looks for a token at each new connection; one for this process.
+
+    On Linux it is only in memory: Spark's workers, and what is killed, would leave one on the disk. Elsewhere it is in
+    a folder that only this user may enter.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tokens: dict[str, Tokens] = {}
+        self.path: Path | None = None
+
+    def has(self, service: str, tokens: Tokens) -> bool:
+        """Put the tokens of an identity into the file, for a service; whether they, not another's, now are there.
+
+        `service` is "host:port" as in the URL that the library is given, or "ha-hdfs:name".
+        """
+        with self._lock:
+            known = self._tokens.setdefault(service, tokens)
+        self.write()
+        return known.kerberos == tokens.kerberos
+
+    def write(self) -> None:
+        """Write the current tokens, each for its services; a reader finds the old file or the new one."""
+        with self._lock:
+            tokens = {service: one.held for service, one in self._tokens.items() if one.held is not None}
+            if not tokens:
+                return
+            put = _put_in_memory if hasattr(os, "memfd_create") else _put_on_disk
+            self.path = put(token_file(tokens), self.path)
+            # Only the library sees this: `os.environ`, which child processes inherit, stays unchanged.
+            os.putenv("HADOOP_TOKEN_FILE_LOCATION", str(self.path))
+
+
+def _put_in_memory(content: bytes, before: Path | None) -> Path:
+    """An open file without a name that only this process's user can open, in place of the one before."""
+    new = os.memfd_create("tokens")
+    with os.fdopen(os.dup(new), "wb") as file:
+        file.write(content)
+    if before is None:
+        return Path(f"/proc/self/fd/{new}")
+    os.dup2(new, int(before.name), inheritable=False)
+    os.close(new)
+    return before
+
+
+def _put_on_disk(content: bytes, before: Path | None) -> Path:
+    if before is None:
+        folder = tempfile.mkdtemp(prefix="walferry-")
+        atexit.register(_removed, folder, os.getpid())
+        before = Path(folder, "tokens")
+    new = before.with_name(f"new-{os.getpid()}")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+    return new.replace(before)
+
+
+LIBRARY = TokenFile()
+
+
+def _removed(folder: str, process: int) -> None:
+    if os.getpid() == process:  # a forked one also comes here
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Hide(logging.Filter):
+    """Cuts tokens out of log lines."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every line pass."""
+        text = record.getMessage()
+        if (safe := hidden(text)) != text:
+            record.msg, record.args = safe, ()
+        return True
+
+
+_hide = _Hide()
+
+
+def _taken(data: bytes) -> tuple[bytes, bytes]:
+    """The field at the start of the data, after its length, and the rest. Raises ValueError past the end."""
+    length, rest = _vlong(data)
+    if not 0 <= length <= len(rest):
+        raise ValueError("a length is wrong")
+    return rest[:length], rest[length:]
+
+
+def _vlong(data: bytes) -> tuple[int, bytes]:
+    """The number at the start of the data, and the rest (WritableUtils.readVLong; not for negative numbers)."""
+    first = data[0] - 256 if data[0] > 127 else data[0]
+    if first >= -112:
+        return first, data[1:]
+    size = -112 - first
+    if len(data) <= size:
+        raise ValueError("a number is cut off")
+    return int.from_bytes(data[1 : 1 + size], "big"), data[1 + size :]
+
+
+def _vint(number: int) -> bytes:
+    """A length (WritableUtils.writeVInt)."""
+    if number < 128:
+        return bytes([number])
+    digits = number.to_bytes((number.bit_length() + 7) // 8, "big")
+    return bytes([144 - len(digits)]) + digits  # -112 - len
