@@ -56,13 +56,8 @@ def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_ove
             with running(tmp_path, "resume", name, "--yes") as process:
                 process.wait(timeout=900)
                 assert process.returncode == 0, (tmp_path / "err").read_text()
-        assert load.errors == []
-        assert load.moves > 2
-        assert load.edits > 100
-
         assert here.describe(table).read_only
-        time.sleep(max(0.0, load.ended + TTL_MS / 1000 + 1 - time.monotonic()))
-        seen = visible(target, table)
+        seen = load.visible_at(target)
         assert len(seen) > 30
         assert seen == visible(source, table)
         assert seen == in_snapshot(source, here, table)
@@ -117,6 +112,15 @@ class Load:
         while self.changes and not self.errors:
             assert time.monotonic() < deadline, self.changes
             time.sleep(0.2)
+
+    def visible_at(self, cluster: MiniCluster) -> list[Any]:
+        """What a cluster shows of the table once the last edit that lives for a short time has ended; the load has done
+        its work."""
+        assert self.errors == []
+        assert self.moves > 2
+        assert self.edits > 100
+        time.sleep(max(0.0, self.ended + TTL_MS / 1000 + 1 - time.monotonic()))
+        return visible(cluster, self._table)
 
     def _edit(self) -> None:
         chance = random.Random(7)

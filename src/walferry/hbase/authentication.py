@@ -23,6 +23,7 @@ from walferry.hbase.errors import LoginRefusedError
 from walferry.hbase.sockets import LENGTH, Receive, left, receive_all, receive_into, send_all
 from walferry.security.kerberos import AuthenticationError, Kerberos, Qop
 from walferry.security.sasl import GssapiExchange
+from walferry.security.tickets import identity
 
 MAX_FRAME_BYTES = 1 << 30
 """above hbase.ipc.max.request.size and any real answer; an HTTP server's "HTTP" reads as a length of 1.2 GB"""
@@ -120,7 +121,7 @@ class SaslGssapi:
 
     def _refused(self, server: str, reason: str) -> LoginRefusedError:
         return LoginRefusedError(
-            f"{server} does not let {self.kerberos.principal or 'the principal of the ticket cache'} log in: {reason}; "
+            f"{server} does not let {identity(self.kerberos)} log in: {reason}; "
             "its log says why (often its clock differs by minutes, or its keytab has an old key)",
             server=server,
             principal=self.kerberos.principal,

@@ -27,6 +27,7 @@ from walferry.hbase.errors import AccessDeniedError, LoginRefusedError, ServerGo
 from walferry.hbase.zookeeper_login import be_patient, sasl_options
 from walferry.request_meter import Meter, Service
 from walferry.security.kerberos import Kerberos
+from walferry.security.tickets import identity
 
 CONNECT_TIMEOUT_S = 10
 _WRAPPER = 0xFF
@@ -162,12 +163,12 @@ class ZooKeeper:
         self._refusal = None
 
     def _turned_away(self) -> None:
-        who = None if self._security is None else self._security.principal
+        assert self._security is not None
         self._refusal = LoginRefusedError(
-            f"ZooKeeper at {self.hosts} does not let {who or 'the principal of the ticket cache'} log in; its log says "
-            "why. If it asks for no login, set `zookeeper_service` to none",
+            f"ZooKeeper at {self.hosts} does not let {identity(self._security)} log in; its log says why. "
+            "If it asks for no login, set `zookeeper_service` to none",
             server=self.hosts,
-            principal=who,
+            principal=self._security.principal,
             reason="it closes the connection",
         )
 

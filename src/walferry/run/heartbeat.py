@@ -81,7 +81,7 @@ def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -
         with _logged("the first heartbeat was not recorded"):
             ledger.notes.keep(NOTE, begun, label)
     try:
-        with beside(go_on, f"heartbeat {label}".strip()), beside(look, "tickets"):
+        with beside(go_on, f"heartbeat {label}".strip()), beside(look, "tickets", end_seconds=0):
             yield
     finally:
         with _logged("the heartbeat was not removed"):

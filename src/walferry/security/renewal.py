@@ -68,9 +68,9 @@ def look() -> None:
 
 def ticket_of(kerberos: Kerberos) -> Ticket | None:
     """The identity's ticket, renewed if it is due; None if there is none."""
-    with suppress(WalferryError):
-        credentials(kerberos, "the KDC", "its ticket")  # logs in with the keytab, if that is due
     if kerberos.keytab is not None:
+        with suppress(WalferryError):
+            credentials(kerberos, "the KDC", "its ticket")  # logs in, if that is due
         return _ticket_in(memory_cache(kerberos))
     found = _ticket_in(str(kerberos.ccache))
     if found is None or found.part_left > 0.5 or found.renewable_until <= found.end + 1:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from walferry.security.kerberos import AuthenticationError, Kerberos, Qop
-from walferry.security.tickets import credentials, explained, identity, library
+from walferry.security.tickets import credentials, identity, library, told
 
 _BITS: dict[Qop, int] = {"auth": 1, "auth-int": 2, "auth-conf": 4}
 """security layers, by their bit in the server's offer"""
@@ -32,6 +31,7 @@ class GssapiExchange:
         self._layers = layers
         self._service_principal = kerberos.service_principal(service, host)
         self._gss = library()
+        self._told = partial(told, kerberos, server, self._service_principal)
         self._context = self._initiated()
 
     @property
@@ -111,14 +111,6 @@ class GssapiExchange:
             reason=reason,
             sent=False,
         )
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn GSSErrors into walferry's."""
-        try:
-            yield
-        except self._gss.exceptions.GSSError as error:
-            raise explained(error, self._kerberos, self._server, self._service_principal) from error
 
 
 def named(service_principal: str) -> Any:

@@ -8,7 +8,8 @@ connection acquires its own: a tenth of a millisecond.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from walferry.errors import UsageError, WalferryError
@@ -78,9 +79,13 @@ def used() -> set[Kerberos]:
     return set(_used)
 
 
-def explained(error: Exception, kerberos: Kerberos, server: str, service_principal: str) -> WalferryError:
-    """What to raise for a GSSError at a connection to `server` as `kerberos`."""
-    return _explained(_code(error), _text(error), kerberos, server, service_principal)
+@contextmanager
+def told(kerberos: Kerberos, server: str, service_principal: str) -> Iterator[None]:
+    """Turn the GSSErrors of a connection to `server` into AuthenticationError or KerberosUnavailableError."""
+    try:
+        yield
+    except library().exceptions.GSSError as error:
+        raise _explained(_code(error), _text(error), kerberos, server, service_principal) from error
 
 
 def identity(kerberos: Kerberos) -> str:

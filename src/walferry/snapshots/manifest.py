@@ -22,6 +22,8 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import table_text
 from walferry.storage import FileSystem
 
+SNAPSHOTS = ".hbase-snapshot"
+"""the folder of snapshots below HBase's root folder (HConstants.SNAPSHOT_DIR_NAME)"""
 _HFILE = re.compile(r"^[0-9a-f]+(_SeqId_(?P<sequence>\d+)_|_del)?$")
 _LINK = re.compile(
     r"^(?:(?P<namespace>[^=]+)=)?(?P<table>[^=]+)=(?P<region>[0-9a-f]+)-(?P<file>[0-9a-f]+(?:_SeqId_\d+_)?)$"
@@ -109,7 +111,7 @@ def has_manifest(files: FileSystem, root: str, name: str) -> bool:
 
 
 def _manifest_path(root: str, name: str) -> str:
-    return f"{root}/.hbase-snapshot/{name}/data.manifest"
+    return f"{root}/{SNAPSHOTS}/{name}/data.manifest"
 
 
 def read_manifest(files: FileSystem, root: str, name: str) -> pb.SnapshotDataManifest:
@@ -123,7 +125,7 @@ def read_manifest(files: FileSystem, root: str, name: str) -> pb.SnapshotDataMan
 
 def read_info(files: FileSystem, root: str, name: str) -> pb.SnapshotDescription:
     """The snapshot's own description."""
-    content = b"".join(files.read(f"{root}/.hbase-snapshot/{name}/.snapshotinfo"))
+    content = b"".join(files.read(f"{root}/{SNAPSHOTS}/{name}/.snapshotinfo"))
     info: pb.SnapshotDescription = pb.SnapshotDescription.FromString(content)
     return info
 

@@ -180,7 +180,7 @@ class DirectHdfs(WebHdfs):
     def _usable(self) -> hdfs_native.Client | None:
         """The library's client; None if direct access is not possible now."""
         if self._tokens is not None:
-            self._tokens.current()  # the library may connect anew
+            self._tokens.current()  # the library may open another connection
         with self._lock:
             if time.monotonic() < self._rest_until:
                 return None

@@ -15,10 +15,9 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,7 +29,7 @@ from walferry.background import begun, made_once
 from walferry.errors import TransientError, WalferryError
 from walferry.security import AuthenticationError, Kerberos
 from walferry.security.sasl import GssapiExchange, named
-from walferry.security.tickets import credentials, explained, library
+from walferry.security.tickets import credentials, library, told
 
 LONGEST_USE_SECONDS = 6 * 3600.0
 """a token is replaced after this time at the latest; by default HDFS lets one live for a day"""
@@ -239,6 +238,7 @@ class _Login:
         self._host = parts.hostname or ""
         self._server = f"{self._host}:{parts.port}" if parts.port else self._host
         self._service = kerberos.service_principal("HTTP", self._host)
+        self._told = partial(told, kerberos, self._server, self._service)
         self.principal = kerberos.principal or str(self._credentials().name)
 
     def asked(self, method: str, query: dict[str, str], path: str = "/webhdfs/v1/") -> dict[str, Any]:
@@ -313,14 +313,6 @@ class _Login:
     def _stepped(self, context: Any, proof: bytes | None = None) -> bytes:
         with self._told():
             return context.step(proof) or b""
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn GSSErrors into walferry's."""
-        try:
-            yield
-        except library().exceptions.GSSError as error:
-            raise explained(error, self._kerberos, self._server, self._service) from error
 
 
 def page_of(url: str, kerberos: Kerberos, path: str, query: dict[str, str]) -> dict[str, Any]:

@@ -29,14 +29,13 @@ from walferry.replay.keeping.objects import made, plan_own, take_snapshot
 from walferry.replay.log.lineage import know_snapshot
 from walferry.replay.rights import lease
 from walferry.run.run import Run, archive_folder, data_folder
-from walferry.snapshots.manifest import read_manifest, region_name, size_of, stored
+from walferry.snapshots.manifest import SNAPSHOTS, read_manifest, region_name, size_of, stored
 from walferry.spark.clients import workers
 from walferry.spark.session import session_for
 from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
 
-SNAPSHOTS = ".hbase-snapshot"
 _WAVE = 64
 _OPEN_SECONDS = 120.0
 """how long the regions of a clone may take to open"""

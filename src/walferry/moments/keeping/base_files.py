@@ -22,14 +22,13 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.ledger.rows import Base
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.replay.keeping.by_copies import LEFT_MS, UNFINISHED, Stage
-from walferry.snapshots.manifest import StoreFile, read_manifest, snapshot_regions
+from walferry.snapshots.manifest import SNAPSHOTS, StoreFile, read_manifest, snapshot_regions
 from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 4
 PROGRESS_SECONDS = 30.0
-SNAPSHOTS = ".hbase-snapshot"
 _BEGUN = "begun.manifest"
 """the manifest of a base whose files may be there, for their deletion"""
 _OF_SNAPSHOT = (".snapshotinfo", "data.manifest")
