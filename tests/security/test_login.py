@@ -160,15 +160,19 @@ def test_a_call_names_nobody_and_its_stream_is_wrapped_as_agreed(kdc: Kdc, keyta
 
 
 def test_answers_that_share_a_piece_or_come_unasked_make_a_connection_unusable(kdc: Kdc, keytab: Path) -> None:
+    done = threading.Event()
+
     def serve(session: Session) -> None:
         session.log_in()
         session.frame()
         session.frame()
         session.sock.sendall(session.wrapped(2 * framed(pb.ResponseHeader(call_id=1), ANSWER)))
+        done.wait(20)  # or its end would make it unusable
 
     with connected(kdc, keytab, serve, "auth-int") as connection:
         assert ask(connection) == "2.6.3"
         assert not connection.usable()
+        done.set()
 
 
 def test_a_refusal_of_the_connection_is_told(kdc: Kdc, keytab: Path) -> None:

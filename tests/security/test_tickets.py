@@ -67,6 +67,8 @@ def test_a_protection_that_is_not_offered_is_refused(kdc: Kdc, keytab: Path) -> 
 
 def test_a_message_that_was_changed_repeated_or_sent_unencrypted_is_refused(kdc: Kdc, keytab: Path) -> None:
     exchange, acceptor = agreed(kdc, ferry(kdc, keytab, qop="auth-conf"))
+    with pytest.raises(AuthenticationError, match="not encrypted"):
+        exchange.unwrap(acceptor.context.wrap(b"zero", False).message)
     first, second = (acceptor.context.wrap(text, True).message for text in (b"one", b"two"))
     assert exchange.unwrap(first) == b"one"
     for wrong in (first, second[:-1] + bytes([second[-1] ^ 1]), acceptor.context.wrap(b"three", False).message):
