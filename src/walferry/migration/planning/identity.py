@@ -51,6 +51,7 @@ def identities(clients: Mapping[str, HBaseClient]) -> Iterator[Identity]:
 def _identity(side: str, client: HBaseClient) -> Identity | None:
     files = hdfs_of(client.address)
     files.status("/")
+    client.cluster_id()  # before the master is looked for, whose absence would not tell a wrong znode
     client.version()
     kerberos = client.address.security
     if kerberos is None:
