@@ -37,41 +37,65 @@ def list_folder(cluster: MiniCluster, path: str) -> list[dict[str, object]]:
     return list(answer.json()["FileStatuses"]["FileStatus"])
 
 
-def closed_logs(cluster: MiniCluster) -> list[str]:
-    """Roll the logs of all region servers and return those that were written to just before."""
-    before = {newest_log(cluster, folder) for folder in list_folder(cluster, "/hbase/WALs")}
+def open_logs(cluster: MiniCluster) -> dict[str, int]:
+    """The number of the log that each region server writes to, by the log's name without it."""
+    newest: dict[str, int] = {}
+    for folder in list_folder(cluster, "/hbase/WALs"):
+        for group, number in map(parts, log_names(cluster, f"/hbase/WALs/{folder['pathSuffix']}")):
+            newest[group] = max(number, newest.get(group, 0))
+    return newest
+
+
+def log_names(cluster: MiniCluster, folder: str) -> list[str]:
+    names = [str(status["pathSuffix"]) for status in list_folder(cluster, folder)]
+    return [name for name in names if ".meta" not in name]
+
+
+def parts(log: str) -> tuple[str, int]:
+    group, _, number = log.rpartition(".")
+    return group, int(number)
+
+
+def rolled_logs(cluster: MiniCluster, since: dict[str, int]) -> list[str]:
+    """Roll the logs of all region servers; return those that were open at `since` and what was written after them.
+
+    HBase rolls a log by itself, too, when a disk is slow.
+    """
+    before = open_logs(cluster)
     with HBaseClient(cluster.address) as client:
         for server in client.servers():
-            client.roll_wal(server)
-    archived = {str(status["pathSuffix"]): status for status in list_folder(cluster, "/hbase/oldWALs")}
-    return [f"/hbase/oldWALs/{Path(path).name}" if Path(path).name in archived else path for path in sorted(before)]
+            client.roll_wal(server)  # only asks for it
+    deadline = time.monotonic() + 30
+    while any(number <= before.get(group, 0) for group, number in open_logs(cluster).items()):
+        assert time.monotonic() < deadline, "a region server does not roll its log"
+        time.sleep(0.05)
+    still_open = set(open_logs(cluster).items())
+    folders = [f"/hbase/WALs/{folder['pathSuffix']}" for folder in list_folder(cluster, "/hbase/WALs")]
+    # Those that are archived last, since a log may be moved between the two looks.
+    found = {name: folder for folder in (*folders, "/hbase/oldWALs") for name in log_names(cluster, folder)}
+    later = [name for name in found if parts(name)[1] >= since.get(parts(name)[0], 0) and parts(name) not in still_open]
+    return sorted(f"{found[name]}/{name}" for name in later)
 
 
-def newest_log(cluster: MiniCluster, folder: dict[str, object]) -> str:
-    parent = f"/hbase/WALs/{folder['pathSuffix']}"
-    names = [str(status["pathSuffix"]) for status in list_folder(cluster, parent)]
-    newest = max((name for name in names if ".meta" not in name), key=lambda name: int(name.rpartition(".")[2]))
-    return f"{parent}/{newest}"
-
-
-def logged_actions(cluster: MiniCluster, *tables: str) -> list[dict[str, Any]]:
-    """What HBase's own printer finds about the tables in the logs that are open now."""
-    entries = [entry for file in closed_logs(cluster) for entry in tools.print_wal(cluster, file)]
+def logged_actions(cluster: MiniCluster, since: dict[str, int], *tables: str) -> list[dict[str, Any]]:
+    """What HBase's own printer finds about the tables in the logs since those."""
+    entries = [entry for file in rolled_logs(cluster, since) for entry in tools.print_wal(cluster, file)]
     return [action for entry in entries if entry["table"]["nameAsString"] in tables for action in entry["actions"]]
 
 
 def test_what_thrift_writes_stands_in_a_log_that_hbases_own_printer_reads(source: MiniCluster) -> None:
+    before = open_logs(source)
     connection = connect(source)
     connection.create_table("embedded_log", {"f": {"max_versions": 3}})
     connection.table("embedded_log").put(b"row-1", {b"f:q": b"value"})
     assert connection.table("embedded_log").row(b"row-1") == {b"f:q": b"value"}
-    assert "row-1" in {action["row"] for action in logged_actions(source, "embedded_log")}
+    assert "row-1" in {action["row"] for action in logged_actions(source, before, "embedded_log")}
 
 
 def test_the_writer_logs_every_kind_of_mutation_and_stops_when_its_tables_refuse_writes(
     source: MiniCluster, tmp_path: Path
 ) -> None:
-    status = tmp_path / "writer.json"
+    status, before = tmp_path / "writer.json", open_logs(source)
     with HBaseClient(source.address) as client:
         writer = DemoWriter(client, source.address, status)
         writer.create_tables()
@@ -97,7 +121,7 @@ def test_the_writer_logs_every_kind_of_mutation_and_stops_when_its_tables_refuse
         for table in TABLES:
             client.disable_table(table)
             client.delete_table(table)
-    kinds = {action["type"] for action in logged_actions(source, *TABLES) if "type" in action}
+    kinds = {action["type"] for action in logged_actions(source, before, *TABLES) if "type" in action}
     assert kinds >= {"Put", "Delete", "DeleteColumn", "DeleteFamily", "DeleteFamilyVersion"}
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+import tenacity
+
 from walferry.embedded import jars, processes
 from walferry.embedded.cluster import JVM_FLAGS, MiniCluster, more_jvm_flags
 from walferry.errors import WalferryError
 
 WAL_PRETTY_PRINTER = "org.apache.hadoop.hbase.wal.WALPrettyPrinter"
+CLOSE_SECONDS = 60
 
 
 def run(
@@ -56,8 +60,15 @@ def command(cluster: MiniCluster, main: str, arguments: Sequence[str], version: 
 
 
 def print_wal(cluster: MiniCluster, path: str) -> list[dict[str, Any]]:
-    """The entries of a closed WAL file, as HBase's WALPrettyPrinter prints them in JSON."""
-    output = run(cluster, WAL_PRETTY_PRINTER, ["--json", path])
+    """The entries of a WAL file, as HBase's WALPrettyPrinter prints them in JSON.
+
+    It must have been rolled. Its region server closes and archives it some time later: that is waited for.
+    """
+    places = itertools.cycle((path, f"/hbase/oldWALs/{path.rpartition('/')[2]}"))
+    closing = tenacity.retry_if_exception_message(match=r"(?s).*(EOFException|FileNotFoundException)")
+    stop, wait = tenacity.stop_after_delay(CLOSE_SECONDS), tenacity.wait_fixed(0.5)
+    retry = tenacity.Retrying(retry=closing, stop=stop, wait=wait, reraise=True)
+    output = retry(lambda: run(cluster, WAL_PRETTY_PRINTER, ["--json", next(places)]))
     # The printer's "JSON" has plain lines between entries; each entry starts a line, possibly after a comma.
     decoder = json.JSONDecoder()
     return [decoder.raw_decode(output, start.end())[0] for start in re.finditer(r"^,?(?=\{)", output, re.MULTILINE)]
