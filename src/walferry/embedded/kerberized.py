@@ -76,26 +76,19 @@ class Secured:
 
     def server_flags(self, conf: Path) -> list[str]:
         """Flags of the servers' JVMs."""
+        flags = self._login_flags(conf / "jaas.conf")
         if self.zookeeper is None:
-            return [self._krb5_flag]
+            return flags
         return [
-            self._krb5_flag,
-            f"-Djava.security.auth.login.config={conf / 'jaas.conf'}",
+            *flags,
             f"-Dzookeeper.authProvider.1={_SASL_OF_ZOOKEEPER}",
             "-Dzookeeper.kerberos.removeHostFromPrincipal=true",
             "-Dzookeeper.kerberos.removeRealmFromPrincipal=true",
-            f"-Dzookeeper.sasl.client.username={self.zookeeper}",
         ]
 
     def client_flags(self, conf: Path) -> list[str]:
         """Flags of the JVMs of HBase's and Hadoop's own programs, which have the variables `logged_in`."""
-        if self.zookeeper is None:
-            return [self._krb5_flag]
-        return [
-            self._krb5_flag,
-            f"-Djava.security.auth.login.config={conf / 'jaas-client.conf'}",
-            f"-Dzookeeper.sasl.client.username={self.zookeeper}",
-        ]
+        return self._login_flags(conf / "jaas-client.conf")
 
     def logged_in(self, user: str | None = None) -> dict[str, str]:
         """Variables of a process that has a new ticket of `user`, by default the address's."""
@@ -188,9 +181,14 @@ class Secured:
             raise WalferryError(f"WebHDFS at {webhdfs} refused {user}: {answer.stderr.strip()}")
         return answer.stdout.splitlines()
 
-    @property
-    def _krb5_flag(self) -> str:
-        return f"-Djava.security.krb5.conf={self.kdc.config}"
+    def _login_flags(self, jaas: Path) -> list[str]:
+        flags = [f"-Djava.security.krb5.conf={self.kdc.config}"]
+        if self.zookeeper is not None:
+            flags += [
+                f"-Djava.security.auth.login.config={jaas}",
+                f"-Dzookeeper.sasl.client.username={self.zookeeper}",
+            ]
+        return flags
 
     @property
     def _services(self) -> list[str]:

@@ -1,6 +1,6 @@
 """`python -m walferry.embedded.spnego URL REQUEST…`: WebHDFS by SPNEGO with the ticket in KRB5CCNAME.
 
-URL is "http://host:port", or several with ";" of which the active name node answers; a REQUEST is "PUT
+URL is "http://host:port"; with several, separated by ";", the active name node answers. A REQUEST is "PUT
 /folder?op=MKDIRS". The bodies of the answers are printed, a line each. It uses nothing of walferry's own client, which
 the tests test.
 """
