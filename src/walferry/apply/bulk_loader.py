@@ -35,7 +35,8 @@ from walferry.formats.wal import cluster_ids
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RegionNotServedError, RemoteError, ServerBusyError
 from walferry.spark.clients import shared_client
-from walferry.storage import FileSystem, open_hdfs
+from walferry.storage import FileSystem
+from walferry.wal.copies import hdfs_of
 
 log = logging.getLogger(__name__)
 
@@ -98,9 +99,8 @@ class Loader:
 
     def __post_init__(self) -> None:
         target = self.route.target
-        assert target.webhdfs is not None
         self._client = shared_client(target)
-        self._files = open_hdfs(target.webhdfs, target.user, target.name_node, target.meter(), target.security)
+        self._files = hdfs_of(target)
         self._own = {UUID(self._client.cluster_id())}
         self._target = self.route.tables[self.table]
         self.route.guard({self._target})  # a later holder of the lease may have files there

@@ -12,7 +12,7 @@ from errno import ENOENT
 from posixpath import basename, dirname
 
 from walferry.hbase.address import ClusterAddress
-from walferry.storage import FileStatus, FileSystem, Owner, open_file_system, open_hdfs
+from walferry.storage import FileStatus, FileSystem, Owner, WebHdfs, open_file_system, open_hdfs
 from walferry.wal import pieces
 from walferry.wal.files import parse_wal_name
 
@@ -34,10 +34,14 @@ def files_of(address: ClusterAddress) -> FileSystem:
     if address.root_copy is not None:
         files, _ = open_folder(address.root_copy, address)
         return with_copies(files, address.copies, address)
+    return with_copies(hdfs_of(address), address.copies, address)
+
+
+def hdfs_of(address: ClusterAddress) -> WebHdfs:
+    """The HDFS of a cluster itself, without copies of its WALs."""
     if address.webhdfs is None:
         raise ValueError(f"the address of the cluster at {address.zookeeper} names no WebHDFS")
-    hdfs = open_hdfs(address.webhdfs, address.user, address.name_node, address.meter(), address.security)
-    return with_copies(hdfs, address.copies, address)
+    return open_hdfs(address.webhdfs, address.user, address.name_node, address.meter(), address.security)
 
 
 def open_folder(url: str, address: ClusterAddress) -> tuple[FileSystem, str]:

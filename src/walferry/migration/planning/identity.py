@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from walferry.hbase.client import HBaseClient
-from walferry.migration.planning.space import hdfs_of
 from walferry.security.kerberos import AuthenticationError, KerberosUnavailableError, Qop
 from walferry.security.renewal import ticket_of
 from walferry.security.tickets import identity
+from walferry.wal.copies import hdfs_of
 
 
 @dataclass(frozen=True)

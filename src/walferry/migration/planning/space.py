@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from walferry.apply.bulk_loader import staging_folder
-from walferry.hbase.address import ClusterAddress
 from walferry.migration.planning.finding import Finding
 from walferry.run.spec import Cluster, ResolvedSpec
-from walferry.storage import FileSystem, Owner, PermissionDeniedError, WebHdfs, open_hdfs
+from walferry.storage import FileSystem, Owner, PermissionDeniedError, WebHdfs
+from walferry.wal.copies import hdfs_of
 
 _REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does not report its own
 _BLOCK = 128 << 20  # dfs.blocksize of nearly every cluster
@@ -89,12 +89,6 @@ def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
                 f"{needed * _REPLICATION / 1e6:.1f} MB with {_REPLICATION} copies of each block, and space for the "
                 "block being written; raise it",
             )  # fmt: skip
-
-
-def hdfs_of(address: ClusterAddress) -> WebHdfs:
-    """The cluster's HDFS itself, without copies of its logs."""
-    assert address.webhdfs is not None
-    return open_hdfs(address.webhdfs, address.user, meter=address.meter(), security=address.security)
 
 
 def size_of(files: FileSystem, folder: str) -> int:
