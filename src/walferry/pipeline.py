@@ -40,6 +40,7 @@ from walferry.replay.windows import window
 from walferry.run.phases import phase_of, phases_of, steps
 from walferry.run.run import Run, RunEndedError
 from walferry.spark.fan_out import SparkGoneError, cancel_jobs, losses
+from walferry.spark.handing_over import with_new_tokens
 from walferry.spark.session import NoSparkError
 
 log = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ def do(run: Run, phase: str, subject: str, context: PhaseContext) -> None:
     """Do one phase of a run, unless the ledger says that it is done. Raises KeyError if the run's kind lacks it."""
     known = phase_of(run.record.kind, phase)
     with losses(f"{phase} {subject}".strip()) if known.spark else nullcontext():
-        WORK[phase](run, subject, context)
+        with_new_tokens(lambda: WORK[phase](run, subject, context))
 
 
 def without_spark(phase: str) -> Callable[[], SparkSession]:

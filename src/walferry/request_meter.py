@@ -1,7 +1,7 @@
 """The load on a cluster: requests of this process, counted by service and slowed down to what the operator allows.
 
 Counts are those of the whole process. Spark workers hand theirs over with the results of their tasks
-(`walferry.spark.worker_requests`). The clients count: `storage.webhdfs`, `storage.direct`, `hbase.rpc`,
+(`walferry.spark.handing_over`). The clients count: `storage.webhdfs`, `storage.direct`, `hbase.rpc`,
 `hbase.zookeeper`.
 """
 

@@ -16,12 +16,12 @@ import psutil
 import requests
 
 from chaos.command import Command
-from walferry.storage.tokens import Token
+from walferry.security.token import Token
 
 TOKENS_SEEN = "TOKENS_SEEN"
 """variable with the file to which each process adds its tokens"""
 SITECUSTOMIZE = '''
-"""Keeps the HDFS tokens that a process gets, and has its libraries log all that they can."""
+"""Keeps the tokens that a process makes, and has its libraries log all that they can. Workers have no Kerberos."""
 
 import logging
 import os
@@ -29,31 +29,39 @@ import sys
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 
+IS_WORKER = sys.orig_argv[-2:] == ["pyspark.daemon", "pyspark.worker"]
+
 
 class Hook(MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "walferry.storage.tokens":
+        if IS_WORKER and name.partition(".")[0] in ("gssapi", "krb5", "puresasl", "requests_gssapi"):
+            raise ImportError(f"this is a worker, which has no {name}")
+        if name != "walferry.security.token":
             return None
         sys.meta_path.remove(self)
         spec = find_spec(name)
+        sys.meta_path.insert(0, self)
         load = spec.loader.exec_module
 
         def exec_module(module):
             load(module)
-            decoded = module.Token.decoded
+            made = module.Token.__init__
 
-            def kept(url_string):
+            def kept(token, *fields, **named):
+                made(token, *fields, **named)
                 with open(os.environ["TOKENS_SEEN"], "a") as file:
-                    file.write(url_string + "\\n")
-                return decoded(url_string)
+                    file.write(token.encoded() + "\\n")
 
-            module.Token.decoded = kept
+            module.Token.__init__ = kept
 
         spec.loader.exec_module = exec_module
         return spec
 
 
 sys.meta_path.insert(0, Hook())
+if IS_WORKER:
+    for name in ("KRB5_CONFIG", "KRB5CCNAME"):
+        os.environ.pop(name, None)
 configured = logging.basicConfig
 logging.basicConfig = lambda **given: configured(**given | {"level": logging.DEBUG})
 for name in ("numba", "py4j"):

@@ -16,10 +16,11 @@ import pytest
 from security.acceptor import Acceptor
 from walferry.embedded.kdc import Kdc
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.authentication import SaslGssapi
+from walferry.hbase.authentication import Sasl
 from walferry.hbase.errors import AccessDeniedError, LoginRefusedError, RequestTimeoutError, may_be_under_way
 from walferry.hbase.rpc import PART_BYTES, RpcConnection
 from walferry.security import AuthenticationError, Kerberos, Qop
+from walferry.security.handed import Purpose
 
 REQUEST = pb.GetClusterStatusRequest()
 ANSWER = pb.GetClusterStatusResponse(
@@ -101,7 +102,7 @@ def connected(
         thread.start()
         kerberos = Kerberos(f"ferry@{kdc.realm}", str(keytab), qop=qop)
         connection = RpcConnection(
-            f"localhost:{listening.getsockname()[1]}", "MasterService", None, SaslGssapi(kerberos)
+            f"localhost:{listening.getsockname()[1]}", "MasterService", None, Sasl(Purpose("HBase", kerberos))
         )
         try:
             yield connection

@@ -17,7 +17,7 @@ from booting import QUICK_SITE, quick
 from chaos.command import CUTOVER, Command
 from integration.migration.command import environment, walferry
 from integration.migration.moves import cluster_keys, content, fill, spec_keys, unique, visible
-from integration.migration.test_cli import left_behind, phase_of, status, wait_until, writing
+from integration.migration.test_cli import left_behind, nodes_of, phase_of, status, wait_until, writing
 from integration.migration.test_window import edit, iso, now
 from integration.streams.judging import wait_until as wait_until_so
 from integration.streams.streamers import lay_out
@@ -32,6 +32,7 @@ from walferry.embedded.two_name_nodes import TwoNameNodes
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.ledger import Ledger
+from walferry.replay.rights import znodes
 from walferry.streams.stream_spec import ONLY_KAFKA
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -179,6 +180,7 @@ def test_a_migration_from_realm_to_realm_survives_a_kill_its_tickets_and_its_nam
         assert len(seen) > 20
         assert seen == visible(source, table)
         assert left_behind(here, f"{name}-1") == left_behind(there, f"{name}-1") == []
+        assert open_nodes(there) == set()
 
     facts = json.loads(walferry(folder, "report", name, "--json").stdout)
     assert (facts["gaps"], facts["quarantine"], facts["unexplained"]) == (0, 0, 0)
@@ -195,10 +197,16 @@ def test_a_migration_from_realm_to_realm_survives_a_kill_its_tickets_and_its_nam
     source.await_ready("nn1")
 
 
+def open_nodes(client: HBaseClient) -> set[str]:
+    """walferry's nodes that everybody may change, or empty."""
+    return {path for path in nodes_of(client) if znodes._is_open(client.zk, path)}
+
+
 @pytest.mark.parametrize("secured", ["source", "target"])
 def test_a_table_moves_between_a_secured_cluster_and_an_open_one(
-    secured: str, target: MiniCluster, opened: MiniCluster, hunt: Hunt
+    secured: str, target: MiniCluster, opened: MiniCluster, hunt: Hunt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")  # by Spark's workers
     here, there = (target, opened) if secured == "source" else (opened, target)
     table = unique()
     keys = spec_keys(here, there, [table], write_stop="readonly", max_lag=60)
@@ -217,6 +225,9 @@ def test_a_table_moves_between_a_secured_cluster_and_an_open_one(
     seen = visible(there, table)
     assert len(seen) > 25
     assert seen == visible(here, table)
+    with HBaseClient(there.address) as client:
+        assert nodes_of(client)
+        assert open_nodes(client) == (set() if secured == "target" else nodes_of(client))
     assert hunt.found({"what it said": moved.stderr.encode()}) == []
     assert hunt.left() == []
 
@@ -230,6 +241,7 @@ def test_windows_pairs_and_histories_work_between_realms(
     source: TwoNameNodes, target: MiniCluster, hunt: Hunt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WALFERRY_CLOCK_SKEW_SECONDS", "0.3")  # all have one clock
+    monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")  # by Spark's workers
     table, folder = unique(), hunt.folder
     keys = spec_keys(source, target, [table])
     (folder / "pair.yaml").write_text(yaml.safe_dump(keys))

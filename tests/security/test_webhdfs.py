@@ -19,8 +19,9 @@ from walferry.embedded.kdc import Kdc, krb5_conf
 from walferry.embedded.kerberized import Secured
 from walferry.embedded.two_name_nodes import TwoNameNodes
 from walferry.security import AuthenticationError, Kerberos, KerberosUnavailableError
+from walferry.security.token import Token
 from walferry.storage import PermissionDeniedError, WebHdfs, open_hdfs
-from walferry.storage.tokens import Token, TokenFile, Tokens
+from walferry.storage.tokens import TokenFile, Tokens
 from walferry.storage.webhdfs import ATTEMPTS
 from walferry.watch.listing import list_wals
 

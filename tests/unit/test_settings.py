@@ -60,7 +60,7 @@ MAY_USE_THE_ENVIRONMENT = {
     "src/walferry/ledger/ledger.py": "USER, who signs the audit lines",
     "src/walferry/process.py": "whether there is a WALFERRY_ variable, before the models are imported",
     "src/walferry/run/given_spec.py": "connections, from AIRFLOW_CONN_…, for the command",
-    "src/walferry/run/security_spec.py": "KRB5CCNAME, where neither keytab nor ticket cache is given",
+    "src/walferry/security/spec.py": "KRB5CCNAME, where neither keytab nor ticket cache is given",
     "src/walferry/settings.py": "the names of all variables, to find unknown ones",
     "src/walferry/spark/class_archive.py": "JAVA_HOME and PATH",
     "src/walferry/spark/session.py": "Spark's own variables, and the keys of WALs, which it hands on to Python workers",

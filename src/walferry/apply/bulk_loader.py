@@ -34,6 +34,7 @@ from walferry.formats.order import count_below
 from walferry.formats.wal import cluster_ids
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RegionNotServedError, RemoteError, ServerBusyError
+from walferry.security.handed import WorkerLoginError
 from walferry.spark.clients import shared_client
 from walferry.storage import FileSystem
 from walferry.wal.copies import hdfs_of
@@ -173,6 +174,9 @@ class Loader:
             except RegionNotServedError as error:
                 log.warning("region %s of %s: %s", encoded, self._target, error)
                 taken = False
+            except WorkerLoginError:
+                self._not_taken(unknown)  # as below
+                raise
             except TransientError as error:
                 log.warning("region %s of %s: %s", encoded, self._target, error)
                 if isinstance(error, ServerBusyError):

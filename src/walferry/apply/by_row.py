@@ -34,7 +34,7 @@ from walferry.formats.cells import Bytes, CellType, Int32s, binary_column, cut_c
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
 from walferry.spark.fan_out import fan_out, job
-from walferry.spark.worker_requests import handing_over
+from walferry.spark.handing_over import handed_back, handing_over
 from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 
@@ -142,10 +142,8 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     writers = max(LEAST_WRITERS, spark.sparkContext.defaultParallelism)
     sent = _sent(task, cells.repartition(writers, "table", "row"))
     with job(spark, "apply edits by row"):
-        outcomes = [pickle.loads(row["outcome"]) for row in sent.collect()]
-    for outcome in outcomes:
-        if isinstance(outcome, WalferryError):
-            raise outcome
+        rows = sent.collect()
+    outcomes = [_outcome(row["outcome"]) for row in rows]
     first = {refusal.region: refusal for outcome in outcomes for refusal in reversed(outcome.refusals)}
     return RowsApplied(sum(outcome.cells for outcome in outcomes), tuple(first.values()))
 
@@ -187,9 +185,7 @@ def _place_here(task: RowTask) -> Callable[[int, str], RowsApplied]:
 
 def _outcome(pickled: bytes) -> RowsApplied:
     outcome: RowsApplied | WalferryError = pickle.loads(pickled)
-    if isinstance(outcome, WalferryError):
-        raise outcome
-    return outcome
+    return handed_back(outcome)
 
 
 def _cells(spark: SparkSession, task: RowTask) -> DataFrame:

@@ -37,6 +37,7 @@ from walferry.hbase.errors import (
 )
 from walferry.hbase.multi import Multi, multis, send
 from walferry.hbase.retry import REGION_ATTEMPTS, pause_s
+from walferry.security.handed import WorkerLoginError
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ def _senders() -> ThreadPoolExecutor:
 
 def _rank(failure: BaseException) -> int:
     """Which of several servers' failures decides: first those that end everything, then those that need a wait."""
-    if not isinstance(failure, (RemoteError, *_PASSING)):
+    if not isinstance(failure, (RemoteError, WorkerLoginError, *_PASSING)):
         return 0  # an error of the guard
     unknown = failure.facts.get("sent", False)
     return 1 if unknown else 2 if isinstance(failure, RemoteError) else 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -32,6 +33,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
     from walferry.migration.comparing.compare_now import compare_now
     from walferry.run.notes.last_comparison import AFTER_THE_RUN, is_after_the_run
     from walferry.run.run import Run
+    from walferry.spark.handing_over import with_new_tokens
     from walferry.spark.session import opened_once
 
     with existing(ledger) as book:
@@ -39,7 +41,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         book.verify_audit()
         with Run(book, record.run_id) as run:
             spark = opened_once(f"{record.run_id} verify")
-            made = [compare_now(run, spark, pair.source) for pair in run.tables]
+            made = [with_new_tokens(partial(compare_now, run, spark, pair.source)) for pair in run.tables]
     if as_json:
         print_json([one.facts() for one in made])
     else:

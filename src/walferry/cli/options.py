@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from walferry.ledger import Ledger
     from walferry.run.run import LogRun
     from walferry.run.spec import ResolvedSpec
+    from walferry.security import Kerberos
 
 T = TypeVar("T")
 AnyRun = TypeVar("AnyRun", bound="LogRun")
@@ -35,6 +36,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done; change nothing")]
 Yes = Annotated[bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")]
 Folder = Annotated[Path, typer.Option(envvar="WALFERRY_REPORTS", help="where reports and Data Docs go")]
+Principal = Annotated[str | None, typer.Option(help="who to be to a secured HDFS: name@REALM")]
+Keytab = Annotated[str | None, typer.Option(help="path of the principal's keytab")]
+TicketCache = Annotated[str | None, typer.Option("--ccache", help="instead of a keytab, a ticket cache")]
 LedgerUrl = Annotated[
     str | None, typer.Option("--ledger", envvar="WALFERRY_LEDGER", help="sqlite:///… or postgresql+psycopg2://…")
 ]
@@ -51,6 +55,13 @@ def resolved(spec: Path) -> ResolvedSpec:
     given = load_spec(spec)
     refuse_window(given, str(spec))
     return resolve(given, environment_connection)
+
+
+def identity(principal: str | None, keytab: str | None, ccache: str | None) -> Kerberos | None:
+    """The identity that a verb's options give, if any. Raises UsageError that names the option."""
+    from walferry.security.spec import identity_of
+
+    return identity_of("--", {"principal": principal, "keytab": keytab, "ccache": ccache})
 
 
 def console() -> Console:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,6 +62,7 @@ def _verify_pair(path: Path, whole_every: float | None, dry_run: bool, as_json: 
         verify_pair,
     )
     from walferry.run.run import Run
+    from walferry.spark.handing_over import with_new_tokens
     from walferry.spark.session import opened_once
 
     days = WHOLE_EVERY_DAYS if whole_every is None else whole_every
@@ -72,7 +74,7 @@ def _verify_pair(path: Path, whole_every: float | None, dry_run: bool, as_json: 
             return
         record = open_pair(book, spec, owner(), days)
         with Run(book, record.run_id) as run:
-            facts = verify_pair(run, opened_once(f"{record.run_id} verify"))
+            facts = with_new_tokens(partial(verify_pair, run, opened_once(f"{record.run_id} verify")))
             found = findings(run.ledger, NAMED if as_json else SHOWN)
     if as_json:
         print_json({"run": record.run_id, **facts, **found})

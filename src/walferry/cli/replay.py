@@ -50,6 +50,7 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
     from walferry.run.progress.backlog import unapplied
     from walferry.run.progress.lag import caught_up
     from walferry.run.run import Run
+    from walferry.spark.handing_over import with_new_tokens
     from walferry.spark.session import open_session
 
     with existing(ledger) as book:
@@ -65,7 +66,8 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
                 )
             return
         with Run(book, record.run_id) as run:
-            follower.replay(run, open_session(record.run_id), until=lambda: caught_up(run.ledger))
+            spark = open_session(record.run_id)
+            with_new_tokens(lambda: follower.replay(run, spark, until=lambda: caught_up(run.ledger)))
         rounds, last = book.of(record.run_id).rounds.totals().rounds, book.of(record.run_id).rounds.latest(1)[0]
     if as_json:
         print_json({"run": record.run_id, "rounds": rounds, "lag_seconds": last.lag_ms / 1000})
@@ -84,6 +86,7 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
     )
     from walferry.run.given_spec import environment_connection, load_spec, resolve, with_window
     from walferry.run.run import Run
+    from walferry.spark.handing_over import with_new_tokens
     from walferry.spark.session import open_session
 
     spec = resolve(with_window(load_spec(path), window), environment_connection)
@@ -99,7 +102,7 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
             return
         record = open_window(book, spec, owner())
         with Run(book, record.run_id) as run:
-            done = replay_window(run, lambda: open_session(record.run_id))
+            done = with_new_tokens(lambda: replay_window(run, lambda: open_session(record.run_id)))
     if as_json:
         print_json({"run": record.run_id, **done})
     else:

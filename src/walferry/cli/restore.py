@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -91,10 +92,11 @@ def go_on_restoring(book: Ledger, run_id: str, as_json: bool = False) -> None:
     from walferry.moments.restoring.restore import outcome
     from walferry.moments.restoring.restore import restore as do
     from walferry.moments.restoring.restore_run import RestoreRun
+    from walferry.spark.handing_over import with_new_tokens
     from walferry.spark.session import opened_once
 
     with RestoreRun(book, run_id) as run:
-        do(run, opened_once(run_id))
+        with_new_tokens(partial(do, run, opened_once(run_id)))
         base, end, verified = run.done("plan")["base"], run.done("end"), run.done("verify")
         facts = {"run": run_id, "at": iso(run.at_ms), "table": run.table, "new_table": run.new_table, "base": base}
         made = outcome(run)

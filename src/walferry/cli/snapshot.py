@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from walferry.amounts import amount
+from walferry.cli.options import Keytab, Principal, TicketCache, identity
 from walferry.clock import iso
 
 
@@ -25,6 +26,9 @@ def snapshot_stat(
     raw: Annotated[bool, typer.Option("--raw", help="count all that is stored, markers and hidden cells too")] = False,
     regions: Annotated[bool, typer.Option("--regions", help="a line for each region")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON: the table and its regions")] = False,
+    principal: Principal = None,
+    keytab: Keytab = None,
+    ccache: TicketCache = None,
 ) -> None:
     """Count the rows and cells that a scan of a snapshot would show, all versions. Reads files: no region server is
     asked."""
@@ -35,8 +39,9 @@ def snapshot_stat(
     from walferry.snapshots.stat import PART_BYTES, stat
 
     query = SnapshotQuery(
-        root.rstrip("/"), snapshot, raw=raw, versions=None, webhdfs=webhdfs, user=user, partition_bytes=PART_BYTES
-    )
+        root.rstrip("/"), snapshot, raw=raw, versions=None, webhdfs=webhdfs, user=user, partition_bytes=PART_BYTES,
+        security=identity(principal, keytab, ccache),
+    )  # fmt: skip
     found = stat(query, lambda done, parts: tracked(done, "counting parts", parts))
     if as_json:
         print_json(found.as_json())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walferry.amounts import amount
+from walferry.cli.options import Keytab, Principal, TicketCache, identity
 from walferry.clock import iso
 from walferry.errors import UsageError
 
@@ -38,15 +39,19 @@ def wal_cat(
     format: Annotated[
         Format, typer.Option(help="json: an object per line; arrow: an IPC stream; parquet: one file, to be redirected")
     ] = Format.json,
+    principal: Principal = None,
+    keytab: Keytab = None,
+    ccache: TicketCache = None,
 ) -> None:
     """Print every cell of WAL files; exit 3: a file is unfinished, 4: damaged."""
     if format is not Format.json and sys.stdout.isatty():
         raise UsageError(f"{format} is not text: redirect the output to a file or a pipe")
     from walferry.wal.cat import Columns, cat, cat_columns
 
+    security = identity(principal, keytab, ccache)
     if format is Format.json:
-        raise typer.Exit(cat(files, sys.stdout, sys.stderr))
-    raise typer.Exit(cat_columns(files, sys.stdout.buffer, sys.stderr, Columns(format)))
+        raise typer.Exit(cat(files, sys.stdout, sys.stderr, security))
+    raise typer.Exit(cat_columns(files, sys.stdout.buffer, sys.stderr, Columns(format), security))
 
 
 def wal_stat(
@@ -55,6 +60,9 @@ def wal_stat(
     ],
     regions: Annotated[bool, typer.Option("--regions", help="a line for each region")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON: files, tables and regions")] = False,
+    principal: Principal = None,
+    keytab: Keytab = None,
+    ccache: TicketCache = None,
 ) -> None:
     """Count what WAL files hold, by table: entries, cells, bytes, deletes, ties, old timestamps, bulk loads, markers,
     times and sequence numbers. Exit 3: a file is unfinished, 4: damaged; what precedes that is counted."""
@@ -62,7 +70,7 @@ def wal_stat(
     from walferry.wal.stat import stat
 
     try:
-        found = stat(paths, lambda files: tracked(files, "reading WALs"))
+        found = stat(paths, lambda files: tracked(files, "reading WALs"), identity(principal, keytab, ccache))
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
     if as_json:

@@ -53,6 +53,17 @@ class ClusterAddress:
         return f"{self.zookeeper}{self.znode}"
 
     @property
+    def zookeeper_login(self) -> bool:
+        """Whether a process that logs in itself, so no worker of Spark's, logs in to ZooKeeper."""
+        return self.security is not None and self.security.zookeeper_service is not None
+
+    def without_zookeeper_login(self) -> ClusterAddress:
+        """The address, for reading in ZooKeeper what everybody may."""
+        if self.security is None:
+            return self
+        return replace(self, security=replace(self.security, zookeeper_service=None))
+
+    @property
     def root_path(self) -> str:
         """Path of hbase.rootdir within its file system, such as "/hbase". Raises UsageError if `rootdir` is not set."""
         if self.rootdir is None:

@@ -31,7 +31,6 @@ from walferry.hbase.errors import (
     TableNotFoundError,
     unknown_there,
 )
-from walferry.hbase.locations import META_TABLE
 from walferry.hbase.procedures import (
     DEADLINE_S,
     Nonce,
@@ -430,26 +429,6 @@ def lacking_rights(client: Calls, everywhere: Sequence[str], readable: Sequence[
             return None
         raise
     return [name for name, granted in zip(wanted, answer.has_user_permission, strict=True) if not granted]
-
-
-def who_am_i(client: Calls) -> str | None:
-    call = pb.CoprocessorServiceCall(
-        row=b"",
-        service_name="AuthenticationService",
-        method_name="WhoAmI",
-        request=pb.WhoAmIRequest().SerializeToString(),
-    )
-    try:
-        answer = client.region_call(
-            META_TABLE, b"", "ClientService", "ExecService",
-            lambda region: pb.CoprocessorServiceRequest(region=region.specifier, call=call),
-            pb.CoprocessorServiceResponse,
-        )  # fmt: skip
-    except RemoteError as error:
-        if "UnknownProtocolException" in f"{error.facts['exception_class']} {error}":
-            return None
-        raise
-    return pb.WhoAmIResponse.FromString(answer.value.value).username or None
 
 
 def _table_exists(client: Calls, table: str) -> bool:

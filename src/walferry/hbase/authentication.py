@@ -1,37 +1,45 @@
 """How a connection to HBase proves who it is, and how its bytes travel afterwards.
 
 A connection begins with "HBas" 00 and an octet for the method (AuthMethod). With SIMPLE the plain stream follows at
-once. With KERBEROS tokens follow (HBaseSaslRpcClient, ServerRpcConnection.saslReadAndProcess), lengths and status
-int32 big-endian:
+once. With KERBEROS and DIGEST tokens follow (HBaseSaslRpcClient, ServerRpcConnection.saslReadAndProcess), lengths and
+status int32 big-endian:
 
     client  length token            (the length may be 0)
     server  status; 0: length token; 1: the names of an exception and its message, each with its length
 
-Nothing follows the client's last token. If integrity or privacy was agreed, the plain stream then travels in pieces,
-each as length and wrapped token.
+Nothing follows the last token: the client's with KERBEROS, the server's with DIGEST. If integrity or privacy was
+agreed, the plain stream then travels in pieces, each as length and wrapped token.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.errors import LoginRefusedError
 from walferry.hbase.sockets import LENGTH, Receive, left, receive_all, receive_into, send_all
-from walferry.security.kerberos import AuthenticationError, Kerberos, Qop
-from walferry.security.sasl import GssapiExchange
+from walferry.security import handed
+from walferry.security.digest import DigestExchange
+from walferry.security.handed import Handed, Purpose
+from walferry.security.kerberos import AuthenticationError, Qop
+from walferry.security.sasl import Exchange, GssapiExchange
 from walferry.security.tickets import identity
+from walferry.security.token import Token
 
 MAX_FRAME_BYTES = 1 << 30
 """above hbase.ipc.max.request.size and any real answer; an HTTP server's "HTTP" reads as a length of 1.2 GB"""
 _PREAMBLE = b"HBas\x00"
-_SIMPLE, _KERBEROS = 80, 81  # org.apache.hadoop.hbase.security.AuthMethod
+_SIMPLE, _KERBEROS, _DIGEST = 80, 81, 82  # org.apache.hadoop.hbase.security.AuthMethod
 _SUCCESS = 0
 LOGIN_ERROR = 1  # SaslStatus.ERROR; also what a server sends instead of its first answer
 _GO_ON_SIMPLE = -88  # SaslUtil.SWITCH_TO_SIMPLE_AUTH
+_INVALID_TOKEN = "InvalidToken:"  # it has expired, or its master key is gone (AuthenticationTokenSecretManager)
+_WRONG_PASSWORD = "Mismatched response"  # DigestMD5Server's: the server has another password for the identifier
 _MOST_TOKENS = 10
 _LONGEST_TOKEN = 1 << 20
 
@@ -66,7 +74,8 @@ class Authenticate(Protocol):
     """How connections are opened: one object for all connections to a cluster, used by many threads."""
 
     def open(self, sock: socket.socket, server: str, deadline: float) -> Channel:
-        """Prove to the service at `server`, "host:port", who this is. Raises AuthenticationError, OSError."""
+        """Prove to the service at `server`, "host:port", who this is. Raises AuthenticationError, WorkerLoginError,
+        OSError."""
         ...
 
 
@@ -83,56 +92,96 @@ class Simple:
 
 
 @dataclass(frozen=True)
-class SaslGssapi:
-    """KERBEROS: SASL's GSSAPI, with a ticket for the server."""
+class Sasl:
+    """KERBEROS, SASL's GSSAPI with a ticket for the server; in a worker DIGEST, DIGEST-MD5 with its driver's token."""
 
-    kerberos: Kerberos
+    purpose: Purpose
+    """what the tokens of the cluster's HBase are for"""
 
     def open(self, sock: socket.socket, server: str, deadline: float) -> Channel:
-        """Log in, and agree on the protection. Raises LoginRefusedError if the server does not accept the ticket."""
-        exchange = GssapiExchange(self.kerberos, self.kerberos.service, server.rpartition(":")[0], server)
-        token = exchange.step(None)
-        send_all(sock, _PREAMBLE + bytes([_KERBEROS]) + _counted(token), deadline)
+        """Log in, and agree on the protection.
+
+        Raises LoginRefusedError if the server does not accept the ticket, WorkerLoginError if it no longer accepts the
+        token, the errors of `Handed.token`.
+        """
+        mine = handed.mine()
+        attempt = self._by_ticket(server) if mine is None else self._by_token(server, mine)
+        exchange = attempt.exchange
+        send_all(sock, _PREAMBLE + bytes([attempt.method]) + _counted(exchange.step(None) or b""), deadline)
         for _ in range(_MOST_TOKENS):
-            answer = self._answer(sock, server, deadline)
+            answer = self._answer(sock, server, deadline, attempt.refused)
             token = exchange.step(answer)
-            send_all(sock, _counted(token), deadline)
+            if token is not None:
+                send_all(sock, _counted(token), deadline)
             if exchange.complete:
                 return SaslChannel(sock, exchange) if exchange.wraps else PlainChannel(sock, None, exchange.qop)
-        raise self._refused(server, f"its login has no end after {_MOST_TOKENS} tokens")
+        raise attempt.refused(f"its login has no end after {_MOST_TOKENS} tokens")
 
-    def _answer(self, sock: socket.socket, server: str, deadline: float) -> bytes:
+    def _by_ticket(self, server: str) -> _Attempt:
+        kerberos = self.purpose.kerberos
+        exchange = GssapiExchange(kerberos, kerberos.service, server.rpartition(":")[0], server)
+        advice = "its log says why (often its clock differs by minutes, or its keytab has an old key)"
+        return _Attempt(_KERBEROS, exchange, partial(self._refused, server, "", advice))
+
+    def _by_token(self, server: str, mine: Handed) -> _Attempt:
+        token = mine.token(self.purpose)
+        exchange = DigestExchange(self.purpose.kerberos, token, server)
+        return _Attempt(_DIGEST, exchange, partial(self._token_refused, server, token))
+
+    def _answer(
+        self, sock: socket.socket, server: str, deadline: float, refused: Callable[[str], WalferryError]
+    ) -> bytes:
         receive = partial(receive_into, sock)
         status = _int(receive, deadline)
         if status == LOGIN_ERROR:
-            raise self._refused(server, login_error(receive, deadline))
+            raise refused(login_error(receive, deadline))
         length = _int(receive, deadline) if status == _SUCCESS else -1
         if length == _GO_ON_SIMPLE:
             raise AuthenticationError(
                 f"{server} wants no Kerberos (hbase.security.authentication=simple); if that is right, leave "
                 "`security` out of the cluster's connection",
                 server=server,
-                principal=self.kerberos.principal,
+                principal=self.purpose.kerberos.principal,
                 sent=False,
             )
         if not 0 <= length <= _LONGEST_TOKEN:
-            raise self._refused(server, f"it answers {status}, {length}; is that the RPC port of an HBase server?")
+            raise refused(f"it answers {status}, {length}; is that the RPC port of an HBase server?")
         return bytes(receive_all(receive, length, deadline))
 
-    def _refused(self, server: str, reason: str) -> LoginRefusedError:
+    def _token_refused(self, server: str, token: Token, reason: str) -> WalferryError:
+        if reason.startswith(_INVALID_TOKEN) or _WRONG_PASSWORD in reason:
+            return handed.refused(self.purpose, token, reason)
+        return self._refused(server, " by the token that its driver handed over", "its log says why", reason)
+
+    def _refused(self, server: str, how: str, advice: str, reason: str) -> LoginRefusedError:
         return LoginRefusedError(
-            f"{server} does not let {identity(self.kerberos)} log in: {reason}; "
-            "its log says why (often its clock differs by minutes, or its keytab has an old key)",
+            f"{server} does not let {identity(self.purpose.kerberos)} log in{how}: {reason}; {advice}",
             server=server,
-            principal=self.kerberos.principal,
+            principal=self.purpose.kerberos.principal,
             reason=reason,
             sent=False,
         )
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """How one connection logs in."""
+
+    method: int
+    exchange: Exchange
+    refused: Callable[[str], WalferryError]
+    """the error for a reason of the server"""
+
+
+def purpose_of(address: ClusterAddress) -> Purpose | None:
+    """What the tokens of the cluster's HBase are for; None if it is not secured."""
+    return None if address.security is None else Purpose(f"HBase at {address.cluster}", address.security)
+
+
 def login(address: ClusterAddress) -> Authenticate:
     """How to log in to a cluster's servers."""
-    return Simple(address.user) if address.security is None else SaslGssapi(address.security)
+    purpose = purpose_of(address)
+    return Simple(address.user) if purpose is None else Sasl(purpose)
 
 
 class PlainChannel:
@@ -159,7 +208,7 @@ class PlainChannel:
 class SaslChannel:
     """The stream in wrapped pieces: a piece is the whole part of one `send`, whatever the server's pieces are."""
 
-    def __init__(self, sock: socket.socket, exchange: GssapiExchange) -> None:
+    def __init__(self, sock: socket.socket, exchange: Exchange) -> None:
         self.sock = sock
         self.user: str | None = None
         self.qop = exchange.qop

@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import admin, bulk_load, mutate, region_calls, scan, schemas, server_pages, splits, table_states
+from walferry.hbase import identity as own_identity
 from walferry.hbase import peers as replication_peers
 from walferry.hbase import read_points as mvcc
 from walferry.hbase.address import ClusterAddress
@@ -49,6 +50,7 @@ class HBaseClient:
         self.zookeeper = ZooKeeper.of(address)
         self.pool = ConnectionPool(login(address), address.meter())
         self._locations = Locations(self.zookeeper, self.pool, timeout_s)
+        own_identity.let_workers_log_in(address, HBaseClient)
 
     def __enter__(self) -> HBaseClient:
         return self
@@ -381,7 +383,7 @@ class HBaseClient:
     def who_am_i(self) -> str | None:
         """The user that HBase takes the client for, by its own rules for names; None if it does not tell, since it is
         not secured (TokenProvider, AuthenticationService)."""
-        return admin.who_am_i(self)
+        return own_identity.who_am_i(self)
 
     def lacking_rights(self, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
         """The permissions that the client's user lacks. It needs the actions in `everywhere` (READ, WRITE, CREATE,

@@ -11,6 +11,7 @@ import tenacity
 
 from walferry.errors import TransientError
 from walferry.hbase.errors import ServerBusyError, ZooKeeperError
+from walferry.security.handed import WorkerLoginError
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -23,8 +24,9 @@ _BUSY_FACTOR = 5
 
 
 def repeatable(error: BaseException) -> bool:
-    """Whether another attempt may succeed. ZooKeeper's errors are final here: kazoo has already retried."""
-    return isinstance(error, TransientError) and not isinstance(error, ZooKeeperError)
+    """Whether another attempt may succeed. ZooKeeper's errors are final here: kazoo has already retried. So is a token
+    that was refused: only the driver can repeat the work with another one."""
+    return isinstance(error, TransientError) and not isinstance(error, (ZooKeeperError, WorkerLoginError))
 
 
 def pause_s(error: BaseException | None, attempt: int) -> float:

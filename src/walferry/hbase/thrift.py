@@ -14,6 +14,7 @@ from walferry.errors import UsageError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.errors import ConnectionFailedError, LoginRefusedError
 from walferry.hbase.sockets import LENGTH
+from walferry.security import handed
 from walferry.security.kerberos import AuthenticationError, Kerberos
 from walferry.security.sasl import GssapiExchange
 from walferry.security.tickets import identity
@@ -28,6 +29,14 @@ def connect(address: ClusterAddress) -> happybase.Connection:
     does not answer, and AuthenticationError if a secured one does not let this identity in."""
     if address.thrift is None:
         raise UsageError(f"the address of the cluster at {address.zookeeper} names no Thrift server; add `thrift`")
+    if address.security is not None and handed.mine() is not None:
+        raise AuthenticationError(
+            f"the Thrift server at {address.thrift} takes tickets only, which Spark's workers do not have; use "
+            "`apply: rpc`",
+            server=address.thrift,
+            principal=address.security.principal,
+            sent=False,
+        )
     host, _, port = address.thrift.rpartition(":")
     timeout = int(TIMEOUT_SECONDS * 1000)
     if address.security is None:

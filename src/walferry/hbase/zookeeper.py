@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError
+from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError, SessionClosedRequireSaslError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry, RetryFailedError
@@ -132,22 +132,33 @@ class ZooKeeper:
 
     def _started(self) -> KazooClient:
         retry = {"max_tries": 3, "delay": 0.2, "max_delay": 2}
+        login = self._security and sasl_options(self._security, self._refused)
         client = KazooClient(
             self.hosts,
             # After this time ZooKeeper drops the session of a killed process, which frees its leases.
             timeout=self._session_seconds,
             connection_retry=KazooRetry(**retry),
             command_retry=KazooRetry(**retry),
-            sasl_options=self._security and sasl_options(self._security, self._refused),
+            sasl_options=login,
         )
-        if self._security is not None:
+        if login is not None:
             be_patient(client, self._logged_in, self._turned_away)
         before = self._refusal
         try:
             client.start(timeout=CONNECT_TIMEOUT_S)
+            if self._security is not None and login is None:
+                client.exists("/")
+        except SessionClosedRequireSaslError as error:
+            _end(client)
+            raise LoginRefusedError(
+                f"ZooKeeper at {self.hosts} lets nobody in without a login: name its `zookeeper_service`. Spark's "
+                "executors cannot log in there, so it must also let in who does not, to read",
+                server=self.hosts,
+                principal=None,
+                reason="it asks for a login",
+            ) from error
         except (KazooTimeoutError, KazooException) as error:
-            client.stop()
-            client.close()
+            _end(client)
             if self._refusal is not None and self._refusal is not before:
                 raise self._refusal from error
             raise ZooKeeperError(
@@ -175,8 +186,7 @@ class ZooKeeper:
     def close(self) -> None:
         """End the session."""
         if self._client is not None:
-            self._client.stop()
-            self._client.close()
+            _end(self._client)
             self._client = None
 
     def cluster_id(self) -> str:
@@ -281,6 +291,11 @@ class ZooKeeper:
         except (KazooException, KazooTimeoutError, RetryFailedError) as error:
             message = f"ZooKeeper at {self.hosts} failed at {self._znode}/{path}: {error!r}"
             raise ZooKeeperError(message, **facts) from error
+
+
+def _end(client: KazooClient) -> None:
+    client.stop()
+    client.close()
 
 
 def _first_server(dead_servers: str) -> str:

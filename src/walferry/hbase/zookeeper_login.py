@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionDropped
 
 from walferry.errors import WalferryError
+from walferry.security import handed
 from walferry.security.kerberos import Kerberos, KerberosUnavailableError
 from walferry.security.sasl import GssapiExchange
 from walferry.security.tickets import library
@@ -23,9 +24,11 @@ _MECHANISM = "WALFERRY-GSSAPI"
 
 
 def sasl_options(kerberos: Kerberos, refused: Callable[[WalferryError], None]) -> dict[str, Any] | None:
-    """For `KazooClient`; None if the ensemble asks for no login. kazoo only says that a login failed: `refused` is
-    called with the reason."""
-    if kerberos.zookeeper_service is None:
+    """For `KazooClient`; None without a login. kazoo only says that a login failed: `refused` gets the reason.
+
+    A worker never logs in: ZooKeeper knows no tokens, and what a worker reads there is open to all.
+    """
+    if kerberos.zookeeper_service is None or handed.mine() is not None:
         return None
     library()  # which says what is missing
     from puresasl.mechanisms import mechanisms

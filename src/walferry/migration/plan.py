@@ -27,6 +27,7 @@ from walferry.migration.planning.tables import (
 )
 from walferry.migration.schema import Fit, fit
 from walferry.replay.pieces.bulk_pieces import table_faults
+from walferry.replay.rights import dirty, lease, znodes
 from walferry.replay.rights.lease import resource
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import ResolvedSpec, TablePair
@@ -112,6 +113,7 @@ def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
         )
         if spec.writer_kind is WriterKind.THRIFT:
             findings += _thrift(target)
+        findings += _leases(target, [pair.target for pair in spec.tables])
         live = [file for file in wals if file.place is Place.LIVE]
         findings += codec_findings(files, spec.source.address().wal_path, live)
         tables = []
@@ -213,7 +215,23 @@ def _rights(client: HBaseClient, side: str, everywhere: Sequence[str], readable:
         )  # fmt: skip
 
 
+def _leases(target: HBaseClient, tables: Sequence[str]) -> Iterator[Finding]:
+    """Tables whose lease only another principal can take."""
+    if not target.address.zookeeper_login:
+        return
+    for table in tables:
+        for node in (lease.node_of(table), dirty.node_of(table)):
+            if not znodes.may_change(target.zk, node):
+                yield Finding("refuse", table, znodes.foreign(target.zk, node).message)
+
+
 def _thrift(target: HBaseClient) -> Iterator[Finding]:
+    if target.address.security is not None:
+        yield Finding(
+            "refuse", "target", "apply: thrift is not possible at a cluster with Kerberos: its Thrift server takes "
+            "tickets only, and Spark's workers have tokens; use rpc",
+        )  # fmt: skip
+        return
     try:
         connect(target.address).close()
     except TransientError as error:

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ValidationError
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
-from walferry.run.security_spec import Security
 from walferry.run.spec import Cluster, ResolvedSpec, Spec, describe_faults
+from walferry.security.spec import Security
 
 Connections = Callable[[str], Cluster]
 Keys = TypeVar("Keys", bound=BaseModel)

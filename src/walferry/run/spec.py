@@ -25,7 +25,7 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.request_meter import RequestRates
-from walferry.run.security_spec import Security
+from walferry.security.spec import Security
 from walferry.storage import open_file_system
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"

@@ -1,9 +1,11 @@
-"""The client's half of SASL's mechanism GSSAPI (RFC 4752), which HBase's RPC, ZooKeeper and Thrift share."""
+"""The client's half of a SASL login, and of its mechanism GSSAPI (RFC 4752), which HBase's RPC, ZooKeeper and Thrift
+share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from walferry.security.kerberos import AuthenticationError, Kerberos, Qop
 from walferry.security.tickets import credentials, identity, library, told
@@ -12,6 +14,32 @@ _BITS: dict[Qop, int] = {"auth": 1, "auth-int": 2, "auth-conf": 4}
 """security layers, by their bit in the server's offer"""
 _OWN_MAXIMUM = 0xFFFFFF
 """bytes of a wrapped message that the server may send; the greatest that fits"""
+
+
+class Exchange(Protocol):
+    """One login, by whichever mechanism; then wraps what is sent, if that was agreed."""
+
+    complete: bool
+    """whether each side has proved who it is"""
+    qop: Qop | None
+
+    @property
+    def wraps(self) -> bool:
+        """Whether what is sent after the login is wrapped."""
+        ...
+
+    def step(self, challenge: bytes | None) -> bytes | None:
+        """What to send, which may be empty, after what the server sent (None at first); None if nothing is to be
+        sent."""
+        ...
+
+    def wrap(self, message: bytes | memoryview) -> bytes:
+        """A message as it is sent."""
+        ...
+
+    def unwrap(self, token: bytes) -> bytes:
+        """A message of the server. Raises AuthenticationError if it is not its next one."""
+        ...
 
 
 class GssapiExchange:
@@ -92,10 +120,7 @@ class GssapiExchange:
             raise self._refused(f"its offer of security layers has {len(offer)} bytes instead of 4")
         wanted = self._kerberos.qop if self._layers else "auth"
         offered = [qop for qop, bit in _BITS.items() if offer[0] & bit]
-        qop = wanted or next(iter(offered), None)
-        if qop is None or qop not in offered:
-            raise self._refused(f"it offers the protection {' or '.join(offered) or 'none'}, not {qop}; set `qop`")
-        self.qop = qop
+        self.qop = qop = agreed(offered, wanted, self._refused)
         self.complete = True
         maximum = _OWN_MAXIMUM if self.wraps else 0
         answer: bytes = self._context.wrap(bytes([_BITS[qop]]) + maximum.to_bytes(3, "big"), False).message
@@ -111,6 +136,15 @@ class GssapiExchange:
             reason=reason,
             sent=False,
         )
+
+
+def agreed(offered: Collection[Qop], wanted: Qop | None, refused: Callable[[str], AuthenticationError]) -> Qop:
+    """The protection of a connection: the wanted one, or the first that the server offers. Raises `refused` if it does
+    not offer it."""
+    qop = wanted or next(iter(offered), None)
+    if qop is None or qop not in offered:
+        raise refused(f"it offers the protection {' or '.join(offered) or 'none'}, not {qop}; set `qop`")
+    return qop
 
 
 def named(service_principal: str) -> Any:

@@ -17,6 +17,7 @@ from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column, number
 from walferry.formats.hfile import HFile
 from walferry.formats.resolve import ROW_SCHEMA, FamilyRules, Fate, resolve, rows_to_arrow
 from walferry.hbase.descriptors import TableDescriptor
+from walferry.security import Kerberos
 from walferry.snapshots.manifest import (
     SnapshotRegion,
     cells_of,
@@ -55,6 +56,8 @@ class SnapshotQuery:
     partition_bytes: int = 256 << 20
     webhdfs: str | None = None
     user: str | None = None
+    security: Kerberos | None = None
+    """who to be to a secured HDFS, instead of `user`"""
 
     def schema(self) -> pa.Schema:
         """The columns of the result."""
@@ -62,7 +65,7 @@ class SnapshotQuery:
 
     def open(self) -> tuple[FileSystem, str]:
         """The file system of the root folder, one in each process, and its path there."""
-        return _opened(self.root, self.user, self.webhdfs)
+        return _opened(self.root, self.user, self.webhdfs, self.security)
 
     def wants_family(self, family: bytes) -> bool:
         """Whether cells of a family are asked for."""
@@ -110,8 +113,8 @@ class SnapshotPart:
 
 
 @made_once
-def _opened(root: str, user: str | None, webhdfs: str | None) -> tuple[FileSystem, str]:
-    return open_file_system(root, user=user, webhdfs=webhdfs)
+def _opened(root: str, user: str | None, webhdfs: str | None, security: Kerberos | None) -> tuple[FileSystem, str]:
+    return open_file_system(root, user=user, webhdfs=webhdfs, security=security)
 
 
 def regions_asked(query: SnapshotQuery) -> tuple[str, list[SnapshotPart]]:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from walferry.background import begun, beside
 from walferry.errors import TransientError, WalferryError
 from walferry.spark.byte_counts import collecting, counting, counting_here
-from walferry.spark.worker_requests import handing_over
+from walferry.spark.handing_over import all_handed_back, handing_over
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +76,7 @@ def fan_out(
         # Each task gets its own items and no others.
         numbered = spark.sparkContext.parallelize(list(enumerate(items)), count)
         outcomes = numbered.mapPartitions(handing_over(spark, each)).collect()
-    for outcome in outcomes:
-        if isinstance(outcome, WalferryError):
-            raise outcome
+    for outcome in all_handed_back(outcomes):
         results.extend(outcome)
     return results
 

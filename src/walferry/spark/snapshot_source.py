@@ -24,7 +24,7 @@ returns the same frame some seconds sooner: for a data source, Spark starts a Py
     from, to          only cells with from <= timestamp < to, in milliseconds; without `raw`, only visible ones
     fields            the frame's columns to produce, separated by commas; omitted columns cost nothing
     partition_bytes   a region with more bytes of store files is read in several partitions; default: 256 MiB
-    webhdfs, user     as for the source `hbase_wal`
+    webhdfs, user, principal, keytab, ccache  as for the source `hbase_wal`
 
 A row never spans two partitions. MOB families, encrypted files, and (without `raw`) families with NEW_VERSION_BEHAVIOR
 are refused.
@@ -33,6 +33,7 @@ are refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -41,11 +42,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from walferry.errors import UsageError
+from walferry.security.handed import NOTHING, Handed, take
+from walferry.security.held_token import to_hand_over
+from walferry.security.spec import IDENTITY, identity_of
 from walferry.snapshots.reading import VIEWS, SnapshotPart, SnapshotQuery, parts_of, read_part
 
 OPTIONS = {
     "path", "snapshot", "view", "raw", "versions", "at", "columns", "start_row", "stop_row", "from", "to", "fields",
-    "partition_bytes", "webhdfs", "user",
+    "partition_bytes", "webhdfs", "user", *IDENTITY,
 }  # fmt: skip
 
 
@@ -84,6 +88,7 @@ def query_of(options: Mapping[str, str]) -> SnapshotQuery:
         partition_bytes=_number(given, "partition_bytes") or 256 << 20,
         webhdfs=given.get("webhdfs"),
         user=given.get("user"),
+        security=identity_of("hbase_snapshot: ", given),
     )
 
 
@@ -97,15 +102,24 @@ def read_snapshot(spark: SparkSession, path: str, **options: object) -> DataFram
     given = {name: str(value) for name, value in options.items() if value is not None}
     query = query_of({"path": path, **given})
     parts = parts_of(query)
-    shared = spark.sparkContext.broadcast(parts)
+    shared, handed = spark.sparkContext.broadcast(parts), _handed(query)
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        take(handed)
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from read_part(query, shared.value[number])
 
     count = len(parts)
     return spark.range(0, count, 1, max(count, 1)).mapInArrow(read, from_arrow_schema(query.schema()))
+
+
+@dataclass
+class PartPartition(InputPartition):
+    """One part of the snapshot, and what its task logs in with."""
+
+    part: SnapshotPart
+    handed: Handed
 
 
 class HBaseSnapshotDataSource(DataSource):
@@ -129,11 +143,19 @@ class HBaseSnapshotReader(DataSourceReader):
         self.query = query
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(part) for part in parts_of(self.query)]
+        parts = parts_of(self.query)
+        handed = _handed(self.query)
+        return [PartPartition(part, handed) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition.value, SnapshotPart):  # if `partitions` is empty, Spark adds a partition of its own
-            yield from read_part(self.query, partition.value)
+        if isinstance(partition, PartPartition):  # if `partitions` is empty, Spark adds a partition of its own
+            take(partition.handed)
+            yield from read_part(self.query, partition.part)
+
+
+def _handed(query: SnapshotQuery) -> Handed:
+    """What tasks log in with, once this process has read the manifest."""
+    return NOTHING if query.security is None else to_hand_over()
 
 
 def _names(text: str) -> list[str]:

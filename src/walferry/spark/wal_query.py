@@ -15,6 +15,10 @@ from walferry.formats.changes import CHANGE_SCHEMA, entry_changes
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, names_column
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
+from walferry.security import Kerberos
+from walferry.security.handed import NOTHING, Handed
+from walferry.security.held_token import to_hand_over
+from walferry.security.spec import IDENTITY, identity_of
 from walferry.storage import FileSystem, open_file_system
 
 BATCH_BYTES = 4 << 20  # of log per batch, which keeps batches small for Spark too
@@ -36,7 +40,7 @@ VIEWS = {"hbase_wal": ("cells", "entries"), "hbase_changes": ("changes",)}
 SCHEMAS = {"cells": WAL_CELL_SCHEMA, "entries": ENTRY_SCHEMA}
 BATCH_OPTIONS = {"from", "to", "on_unfinished"}
 STREAM_OPTIONS = {"starting", "max_bytes_per_trigger", "max_files_per_trigger"}
-_COMMON = {"path", "tables", "webhdfs", "user"} | BATCH_OPTIONS | STREAM_OPTIONS
+_COMMON = {"path", "tables", "webhdfs", "user", *IDENTITY} | BATCH_OPTIONS | STREAM_OPTIONS
 OPTIONS = {"hbase_wal": _COMMON | {"view"}, "hbase_changes": _COMMON | {"fields"}}
 
 
@@ -57,6 +61,7 @@ class WalQuery:
     max_files: int | None = None
     webhdfs: str | None = None
     user: str | None = None
+    security: Kerberos | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], source: str = "hbase_wal", *, stream: bool | None = None) -> WalQuery:
@@ -93,6 +98,7 @@ class WalQuery:
             max_files=_limit(source, given, "max_files_per_trigger"),
             webhdfs=given.get("webhdfs"),
             user=given.get("user"),
+            security=identity_of(f"{source}: ", given),
         )
 
     @property
@@ -104,7 +110,15 @@ class WalQuery:
 
     def open(self, path: str) -> tuple[FileSystem, str]:
         """The file system of one of the query's paths, and the path on it."""
-        return open_file_system(path, user=self.user, webhdfs=self.webhdfs)
+        return open_file_system(path, user=self.user, webhdfs=self.webhdfs, security=self.security)
+
+    def handed(self) -> Handed:
+        """What the tasks of the query log in with: tokens of its paths' name nodes."""
+        if self.security is None:
+            return NOTHING
+        for path in self.paths:
+            self.open(path)  # the process that plans a stream's batch need not have read anything
+        return to_hand_over()
 
     def select(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
         """Which entries of a batch match the query's tables and write times."""

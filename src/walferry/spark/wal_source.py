@@ -12,6 +12,8 @@ procedures are skipped. Options of both:
     tables         only these, "namespace:table" or "table", separated by commas
     webhdfs        the name node's HTTP address, for paths without a scheme, or with hdfs://
     user           the HDFS user; default: the operating system's user
+    principal, keytab, ccache  who to be to a secured HDFS: a principal and the path of its keytab, or a ticket cache.
+                   The driver logs in, and hands tokens to its workers.
 
 Options of `spark.read` only:
 
@@ -34,6 +36,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from walferry.errors import UsageError
+from walferry.security.handed import Handed, take
 from walferry.spark.wal_query import BATCH_BYTES, WalQuery
 from walferry.storage import FileStatus, FileSystem
 from walferry.wal.open import open_wal_at
@@ -66,6 +69,8 @@ class WalPartition(InputPartition):
     """One WAL file, by a path that the query can open. A file cannot be split: entries have no sync markers."""
 
     path: str
+    handed: Handed
+    """what its task logs in with"""
 
 
 class HBaseWalReader(DataSourceReader):
@@ -85,12 +90,14 @@ class HBaseWalReader(DataSourceReader):
             # Names listed files like the given path: with the URL's host, or without a host on a local disk.
             host = "" if path.startswith("file:") else path.removesuffix(place)
             found |= {host + name: None for name in listed}
-        return [WalPartition(path) for path in found]
+        handed = self.query.handed()
+        return [WalPartition(path, handed) for path in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, WalPartition):
             return  # if `partitions` is empty, Spark adds a partition of its own
         path = partition.path
+        take(partition.handed)
         files, place = self.query.open(path)
         wal = open_wal_at(files, place, path, batch_bytes=BATCH_BYTES)
         for batch in wal:

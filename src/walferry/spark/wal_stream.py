@@ -34,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from walferry.errors import GapError, WalferryError
+from walferry.security.handed import Handed, take
 from walferry.spark.wal_query import BATCH_BYTES, WalQuery
 from walferry.storage import FileSystem
 from walferry.wal.files import live_file
@@ -47,6 +48,8 @@ class SpanPartition(InputPartition):
     """A part of one WAL file."""
 
     span: FileSpan
+    handed: Handed
+    """what its task logs in with"""
 
 
 class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -96,12 +99,14 @@ class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SpanPartition]:
         """One partition for each part of a file."""
-        return [SpanPartition(span) for span in between(Offset.from_json(start), Offset.from_json(end))]
+        handed = self.query.handed()
+        return [SpanPartition(span, handed) for span in between(Offset.from_json(start), Offset.from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The entries of a part of a file that match the query, wherever the file is now."""
         if not isinstance(partition, SpanPartition):
             return  # if `partitions` is empty, Spark adds a partition of its own
+        take(partition.handed)
         span = partition.span
         files, root = self._open()
         file = live_file(root, span.file)

@@ -14,9 +14,6 @@ import re
 import shutil
 import tempfile
 import threading
-import time
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,21 +22,18 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from walferry.background import begun, made_once
+from walferry.background import made_once
 from walferry.errors import TransientError, WalferryError
-from walferry.security import AuthenticationError, Kerberos
+from walferry.security import AuthenticationError, Kerberos, handed
+from walferry.security.handed import Purpose, WorkerLoginError
+from walferry.security.held_token import HeldToken, register
 from walferry.security.sasl import GssapiExchange, named
 from walferry.security.tickets import credentials, library, told
+from walferry.security.token import Token, token_file
 
-LONGEST_USE_SECONDS = 6 * 3600.0
-"""a token is replaced after this time at the latest; by default HDFS lets one live for a day"""
 DEFAULT_LIFE_SECONDS = 24 * 3600.0
 """assumed when a name node does not tell"""
-RETRY_SECONDS = 60.0
-"""pause after a login that failed while the old token is still good"""
 SPNEGO = "1.3.6.1.5.5.2"
-LIBRARY_KIND = "HDFS_DELEGATION_TOKEN"
-"""the kind of token that Hadoop's RPC takes; a token of WebHDFS differs only in this label, which is not signed"""
 
 _CHECK_PRINCIPAL = "is that its HTTP principal (dfs.web.authentication.kerberos.principal), and in the right realm?"
 _log = logging.getLogger(__name__)
@@ -65,75 +59,8 @@ def causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-@dataclass(frozen=True)
-class Token:
-    """One delegation token (org.apache.hadoop.security.token.Token)."""
-
-    identifier: bytes = field(repr=False)
-    password: bytes = field(repr=False)
-    kind: str
-    service: str
-
-    @classmethod
-    def decoded(cls, url_string: str) -> Token:
-        """The token of a `urlString`. Raises ValueError for other text."""
-        try:
-            data = base64.urlsafe_b64decode(url_string + "=" * (-len(url_string) % 4))
-            identifier, data = _taken(data)
-            password, data = _taken(data)
-            kind, data = _taken(data)
-            service, data = _taken(data)
-            if data:
-                raise ValueError
-            return cls(identifier, password, kind.decode(), service.decode())
-        except (ValueError, IndexError):
-            raise ValueError("not a delegation token") from None  # the cause may show its bytes
-
-    def packed(self) -> bytes:
-        """Its bytes, as Token.write writes them: four fields, each after its length."""
-        fields = (self.identifier, self.password, self.kind.encode(), self.service.encode())
-        return b"".join(_vint(len(one)) + one for one in fields)
-
-    def encoded(self) -> str:
-        """Its `urlString`."""
-        return base64.urlsafe_b64encode(self.packed()).decode().rstrip("=")
-
-    @property
-    def owner(self) -> str:
-        """The user that HDFS takes its bearer for."""
-        owner, _ = _taken(self.identifier[1:])
-        return owner.decode()
-
-    @property
-    def issued_ms(self) -> int:
-        """When the name node issued it, by its own clock.
-
-        AbstractDelegationTokenIdentifier: version byte | owner | renewer | real user | vlong issue date | …
-        """
-        data = self.identifier[1:]
-        for _ in ("owner", "renewer", "real user"):
-            _, data = _taken(data)
-        return _vlong(data)[0]
-
-
-def token_file(tokens: dict[str, Token]) -> bytes:
-    """The content of a token file (Credentials.writeTokenStorageToStream, format 0) with a token for each service."""
-    labelled = [replace(token, kind=LIBRARY_KIND, service=service) for service, token in tokens.items()]
-    entries = [_vint(len(token.service.encode())) + token.service.encode() + token.packed() for token in labelled]
-    return b"HDTS\0" + _vint(len(entries)) + b"".join(entries) + _vint(0)  # no secrets beside the tokens
-
-
-@dataclass(frozen=True)
-class _Held:
-    token: Token
-    due: float
-    """when to replace it, by time.monotonic()"""
-    end: float
-    """when name nodes refuse it"""
-
-
 class Tokens:
-    """The current token of one identity at one HDFS; threads share it."""
+    """The current token of one identity at one HDFS; threads share it. In a worker its driver has made it."""
 
     def __init__(self, urls: tuple[str, ...], kerberos: Kerberos) -> None:
         """`urls`: the HTTP addresses of the HDFS's name nodes."""
@@ -141,69 +68,47 @@ class Tokens:
             logging.getLogger(name).addFilter(_hide)
         self.kerberos = kerberos
         self._urls = urls
-        self._held: _Held | None = None
-        self._lock = threading.Lock()
-        self._login: Future[_Held] | None = None
+        self.token = HeldToken(Purpose(f"HDFS at {';'.join(urls)}", kerberos), self._made)
+        self._written: Token | None = None
 
     def current(self) -> Token:
-        """The token. It is replaced in the background once half of its life is over.
+        """The token; the library's file has it, too.
 
         Raises AuthenticationError, KerberosUnavailableError and TransientError if there is no good token and the login
         for one fails.
         """
-        held = self._held
-        now = time.monotonic()
-        if held is not None and now < held.due:
-            return held.token
-        login = self._begun(held)
-        return held.token if held is not None and now < held.end else login.result().token
+        token = self.token.current()
+        if token is not self._written:
+            self._written = token
+            try:
+                LIBRARY.write()
+            except OSError as error:
+                _log.warning("the new token for direct access to HDFS cannot be written: %s", error)
+        return token
 
     @property
     def held(self) -> Token | None:
         """The token; None before the first login."""
-        held = self._held
-        return None if held is None else held.token
+        return self.token.held
 
-    def after(self, refused: Token) -> Token:
-        """The token that replaces one that a name node refused. Raises the errors of `current`."""
-        with self._lock:
-            if self.held is refused:
-                self._held = None
+    def after(self, refused: Token, reason: str) -> Token:
+        """The token that replaces one that a name node refused. Raises the errors of `current`; in a worker
+        WorkerLoginError."""
+        self.token.after(refused, reason)
         return self.current()
 
-    def _begun(self, old: _Held | None) -> Future[_Held]:
-        """The login that replaces `old`: one for all threads that want it, also if it fails."""
-        with self._lock:
-            if self._login is None or (self._login.done() and self._held is old):
-                self._login = begun(lambda: self._replaced(old), "log in to HDFS")
-            return self._login
+    def refused(self, reason: str) -> WorkerLoginError:
+        """The error for this worker's token, which HDFS does not take."""
+        return handed.refused(self.token.purpose, self.token.current(), reason)
 
-    def _replaced(self, old: _Held | None) -> _Held:
-        try:
-            self._held = held = self._made()
-        except WalferryError as error:
-            with self._lock:
-                if old is not None and self._held is old and time.monotonic() < old.end:
-                    self._held = replace(old, due=time.monotonic() + RETRY_SECONDS)
-                    _log.warning("%s; the old HDFS token is used on", error)
-            raise
-        try:
-            LIBRARY.write()
-        except OSError as error:
-            _log.warning("the new token for direct access to HDFS cannot be written: %s", error)
-        return held
-
-    def _made(self) -> _Held:
-        """A new token, of the first name node that gives one."""
+    def _made(self) -> tuple[Token, float]:
+        """A new token, of the first name node that gives one, and how many seconds it lives."""
         refusal: TransientError | None = None
         for url in self._urls:
             try:
-                token, life = self._asked(url)
+                return self._asked(url)
             except TransientError as error:
                 refusal = error
-                continue
-            now = time.monotonic()
-            return _Held(token, now + min(LONGEST_USE_SECONDS, life / 2), now + life)
         raise refusal or TransientError("no name node to log in to was given")
 
     def _asked(self, url: str) -> tuple[Token, float]:
@@ -215,7 +120,10 @@ class Tokens:
         found = answer.get("Token")
         if not found:
             raise login.refused("it has no tokens", "if it is not secured, name no Kerberos identity for it")
-        token = Token.decoded(found["urlString"])
+        try:
+            token = Token.decoded(found["urlString"])
+        except ValueError:
+            raise login.refused("its token cannot be read", "is that a name node of HDFS?") from None
         try:
             renewed = login.asked("PUT", {"op": "RENEWDELEGATIONTOKEN", "token": found["urlString"]})
             return token, (int(renewed["long"]) - token.issued_ms) / 1000
@@ -224,8 +132,12 @@ class Tokens:
             return token, DEFAULT_LIFE_SECONDS
 
 
-tokens_of = made_once(Tokens)
-"""The one holder of this process for name nodes and an identity."""
+@made_once
+def tokens_of(urls: tuple[str, ...], kerberos: Kerberos) -> Tokens:
+    """The one holder of this process for name nodes and an identity; workers get its token, too."""
+    tokens = Tokens(urls, kerberos)
+    register(tokens.token)
+    return tokens
 
 
 class _Login:
@@ -402,30 +314,3 @@ class _Hide(logging.Filter):
 
 
 _hide = _Hide()
-
-
-def _taken(data: bytes) -> tuple[bytes, bytes]:
-    """The field at the start of the data, after its length, and the rest. Raises ValueError past the end."""
-    length, rest = _vlong(data)
-    if not 0 <= length <= len(rest):
-        raise ValueError("a length is wrong")
-    return rest[:length], rest[length:]
-
-
-def _vlong(data: bytes) -> tuple[int, bytes]:
-    """The number at the start of the data, and the rest (WritableUtils.readVLong; not for negative numbers)."""
-    first = data[0] - 256 if data[0] > 127 else data[0]
-    if first >= -112:
-        return first, data[1:]
-    size = -112 - first
-    if len(data) <= size:
-        raise ValueError("a number is cut off")
-    return int.from_bytes(data[1 : 1 + size], "big"), data[1 + size :]
-
-
-def _vint(number: int) -> bytes:
-    """A length (WritableUtils.writeVInt)."""
-    if number < 128:
-        return bytes([number])
-    digits = number.to_bytes((number.bit_length() + 7) // 8, "big")
-    return bytes([144 - len(digits)]) + digits  # -112 - len

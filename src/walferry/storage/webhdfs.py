@@ -17,7 +17,8 @@ import urllib3
 
 from walferry.errors import TransientError, WalferryError
 from walferry.request_meter import Meter, Service
-from walferry.security import AuthenticationError, Kerberos
+from walferry.security import AuthenticationError, Kerberos, handed
+from walferry.security.handed import WorkerLoginError
 from walferry.storage.filesystem import FileStatus, Owner, PermissionDeniedError, QuotaExceededError
 from walferry.storage.tokens import Tokens, causes, hidden, page_of, tokens_of, verified_by
 
@@ -44,7 +45,7 @@ _TRANSIENT = {
     "ConnectException",
     "SocketTimeoutException",
     "EOFException",
-    "InvalidToken",  # it ended; the next attempt has a new one
+    "InvalidToken",  # it ended; a driver's next attempt has a new one
     # A log whose server and data node died together, until HDFS recovers its lease; or a data node that is down.
     "CannotObtainBlockLengthException",
     "BlockMissingException",
@@ -134,7 +135,7 @@ class WebHdfs:
                 return
             except TransientError as error:
                 failures += 1
-                if self._ends(failures, time.monotonic() - since, error):
+                if self._ends(failures, time.monotonic() - since, error) or not _repeatable(error):
                     raise
                 _log.warning("%s; attempt %d continues at offset %d", error, failures + 1, offset + done)
                 if self._failover_s:
@@ -280,7 +281,7 @@ class WebHdfs:
         retrying = tenacity.Retrying(
             stop=lambda state: self._ends(state.attempt_number, state.seconds_since_start or 0.0, failure_of(state)),
             wait=tenacity.wait_exponential(multiplier=0.2, max=5),
-            retry=tenacity.retry_if_exception_type(TransientError),
+            retry=tenacity.retry_if_exception(_repeatable),
             before_sleep=_log_attempt,
             reraise=True,
         )
@@ -319,6 +320,8 @@ class WebHdfs:
         text = hidden(text.split("\n", 1)[0])
         if name == "SecurityException" and "$InvalidToken:" in text:
             name = "InvalidToken"
+        if name == "InvalidToken" and self._tokens is not None and handed.mine() is not None:
+            return self._tokens.refused(text)
         if name in _MISSING:
             return FileNotFoundError(f"{path} is not on {self.url}")
         if name in _EXISTS or (operation == "write" and "already exists" in text):
@@ -341,6 +344,11 @@ class WebHdfs:
         # An answer without an exception name is not WebHDFS's: a proxy, or a server that is starting or stopping.
         kind = TransientError if name is None or name in _TRANSIENT else WalferryError
         return kind(message, failover=name in _FAILOVER, **facts)
+
+
+def _repeatable(error: BaseException) -> bool:
+    """A worker has no other token than the one that was refused."""
+    return isinstance(error, TransientError) and not isinstance(error, WorkerLoginError)
 
 
 class _Client(hdfs.Client):  # type: ignore[misc]
@@ -375,7 +383,7 @@ class _Session(requests.Session):
         if answer.status_code not in (401, 403) or "InvalidToken" not in answer.text:
             return answer
         # Refused before anything was done, so also a change may be sent again.
-        token = self._tokens.after(token)
+        token = self._tokens.after(token, "InvalidToken")
         return super().request(method, url, params={**(params or {}), "delegation": token.encoded()}, **kwargs)
 
 

@@ -15,6 +15,7 @@ from walferry.errors import DamagedInputError, UsageError, WalferryError
 from walferry.formats.cells import decode_tags
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, index_entry_cells
 from walferry.formats.wal import MAGIC, EntryBatch, WalReader
+from walferry.security import Kerberos
 from walferry.storage import open_file_system
 from walferry.wal.open import open_wal_at
 
@@ -26,11 +27,12 @@ PARQUET_BATCH_BYTES = 16 << 20
 """each batch becomes a row group"""
 
 
-def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
+def cat(paths: Sequence[str], out: TextIO, err: TextIO, security: Kerberos | None = None) -> int:
     """Print every cell of each file to `out`, in file order, markers included; errors go to `err`.
 
-    A path is local or a webhdfs:// URL. A line has the keys region, table, seq, write_time, row, family, qualifier,
-    timestamp, type, value and tags; row, family, qualifier, value and the content of tags are in hex.
+    A path is local or a webhdfs:// URL; `security`: who to be to a secured HDFS. A line has the keys region, table,
+    seq, write_time, row, family, qualifier, timestamp, type, value and tags; row, family, qualifier, value and the
+    content of tags are in hex.
     Returns the worst exit code over the files: 0 whole, 3 unfinished, 4 damaged or of a kind that cannot be read,
     1 for a file that cannot be opened, 2 for a URL of an unknown kind. Cells before the end or the damage are printed.
     If `out` is closed early, `cat` ends without a message.
@@ -40,12 +42,14 @@ def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
         out.writelines(_lines(batch))
 
     try:
-        return _each(paths, write, out.flush, err, BATCH_BYTES)
+        return _each(paths, write, out.flush, err, BATCH_BYTES, security)
     except BrokenPipeError:
         return _reader_left(out.fileno())
 
 
-def cat_columns(paths: Sequence[str], out: BinaryIO, err: TextIO, columns: Columns) -> int:
+def cat_columns(
+    paths: Sequence[str], out: BinaryIO, err: TextIO, columns: Columns, security: Kerberos | None = None
+) -> int:
     """The same cells as an Arrow IPC stream or as one Parquet file (WAL_CELL_SCHEMA, with each cell's file and the
     offset of its entry); errors and exit codes are those of `cat`."""
     open_writer, batch_bytes = {
@@ -54,9 +58,11 @@ def cat_columns(paths: Sequence[str], out: BinaryIO, err: TextIO, columns: Colum
     }[columns]
     try:
         with open_writer(out, WAL_CELL_SCHEMA) as writer:
-            return _each(
-                paths, lambda batch, path: writer.write_batch(entry_cells(batch, path)), out.flush, err, batch_bytes
-            )
+
+            def write(batch: EntryBatch, path: str) -> None:
+                writer.write_batch(entry_cells(batch, path))
+
+            return _each(paths, write, out.flush, err, batch_bytes, security)
     except BrokenPipeError:
         return _reader_left(out.fileno())
 
@@ -74,11 +80,12 @@ def _each(
     flush: Callable[[], None],
     err: TextIO,
     batch_bytes: int,
+    security: Kerberos | None,
 ) -> int:
     worst = 0
     for path in paths:
         try:
-            files, place = open_file_system(path)
+            files, place = open_file_system(path, security=security)
             wal = open_wal_at(files, place, path, batch_bytes=batch_bytes)
             try:
                 for batch in wal:

@@ -21,6 +21,7 @@ from walferry.errors import (
 )
 from walferry.formats.wal import MAGIC, Ending, EntryBatch, WalReader
 from walferry.formats.wal_header import WalHeader
+from walferry.security.handed import WorkerLoginError
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
 from walferry.wal.keys import KEY_DAMAGED, is_damaged, master_keys
@@ -122,6 +123,8 @@ def is_length_final(files: FileSystem, file: WalFile) -> bool:
         return next(iter(files.read(file.path, file.length, 1)), None) is None
     except FileNotFoundError:
         return False  # it moved
+    except WorkerLoginError:
+        raise
     except TransientError as error:  # as while its data node is away
         _log.info("the length of %s is not known to be final: %s", file.path, error)
         return False
@@ -251,9 +254,10 @@ class Wal:
                 if self._stop is not None and error.offset >= self._stop:
                     return
                 raise
-            except TransientError:
+            except TransientError as error:
                 # Up to `stop` it could be read a moment ago: HDFS may be recovering the lease of a dead server.
-                if self._stop is None or time.monotonic() > deadline:
+                late = self._stop is None or time.monotonic() > deadline
+                if late or isinstance(error, WorkerLoginError):
                     raise
                 time.sleep(0.5)
                 continue

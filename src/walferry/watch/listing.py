@@ -190,7 +190,7 @@ class _NameNode:
         remote = content.get("RemoteException", {})
         kind, text = remote.get("exception"), str(remote.get("message", "")).split("\n", 1)[0]
         if self._tokens is not None and token is not None and "InvalidToken" in text:
-            await asyncio.to_thread(self._tokens.after, token)
+            await asyncio.to_thread(self._tokens.after, token, "InvalidToken")
             raise TransientError(f"WebHDFS at {url} refused list of {path}: the token has ended", path=path)
         if kind == "FileNotFoundException":
             raise FileNotFoundError(f"{path} is not on {url}")

@@ -19,7 +19,9 @@ from walferry.hbase.errors import (
     TableNotFoundError,
     ZooKeeperError,
 )
+from walferry.hbase.identity import issued_token
 from walferry.hbase.mutate import Cell
+from walferry.security import AuthenticationError
 
 pytestmark = pytest.mark.cluster
 
@@ -31,6 +33,14 @@ def test_a_cluster_names_itself_its_master_and_its_servers(client: HBaseClient) 
     assert len(client.servers()) == 2
     assert client.peers_may_change() is True
     assert client.lacking_rights(["ADMIN"], ["any"]) is None, "it checks no permissions"
+
+
+def test_a_cluster_without_tokens_for_workers_is_told_what_to_add(client: HBaseClient) -> None:
+    assert client.who_am_i() is None
+    with pytest.raises(AuthenticationError, match="gives no tokens") as raised:
+        issued_token(client)
+    for name in ("org.apache.hadoop.hbase.security.token.TokenProvider", "hbase.coprocessor.region.classes"):
+        assert name in raised.value.message
 
 
 def test_a_method_that_the_server_does_not_know_is_refused_at_once(client: HBaseClient) -> None:

@@ -21,9 +21,14 @@ from pyspark.sql import SparkSession
 from walferry.errors import GapError, TransientError
 from walferry.pipeline import retry_work
 from walferry.request_meter import RequestRates, Service, counted, meter_of
+from walferry.security import Kerberos, handed, held_token
+from walferry.security.handed import Purpose, WorkerLoginError
+from walferry.security.held_token import HeldToken
+from walferry.security.token import Token
 from walferry.spark import fan_out as items
 from walferry.spark.byte_counts import count_bytes
 from walferry.spark.fan_out import WorkerLostError, fan_out
+from walferry.spark.handing_over import with_new_tokens
 
 
 def test_results_come_in_the_order_of_the_items_however_many_tasks_there_are(spark: SparkSession) -> None:
@@ -48,6 +53,42 @@ def test_requests_of_the_workers_are_added_to_the_drivers(spark: SparkSession) -
     fan_out(spark, work, range(5), tasks=3, what="ask")
     fan_out(spark, work, range(3), what="ask")
     assert counted()["somewhere/hbase", Service.NAMENODE] == 1 + sum(range(5)) + sum(range(3))
+
+
+KIM = Purpose("HBase at zk:2181/hbase", Kerberos("kim@EXAMPLE.COM", "/none"))
+
+
+@pytest.fixture
+def tokens(monkeypatch: pytest.MonkeyPatch) -> list[Token]:
+    """Those that this process, a driver, has made for KIM."""
+    made: list[Token] = []
+
+    def make() -> tuple[Token, float]:
+        made.append(Token(f"{len(made)}".encode(), b"a secret", "kind", "service"))
+        return made[-1], 3600.0
+
+    monkeypatch.setattr(held_token, "_known", {})
+    held_token.register(HeldToken(KIM, make))
+    return made
+
+
+def test_workers_have_the_drivers_tokens_and_work_is_repeated_once_with_new_ones(
+    spark: SparkSession, tokens: list[Token]
+) -> None:
+    def work(good: int) -> list[bytes]:
+        mine = handed.mine()
+        assert mine is not None
+        if int(mine.token(KIM).identifier) < good:
+            raise handed.refused(KIM, mine.token(KIM), "Token has expired")
+        return [mine.token(KIM).identifier]
+
+    assert fan_out(spark, work, [0, 0], what="log in") == [b"0", b"0"]
+    assert with_new_tokens(lambda: fan_out(spark, work, [1, 1], what="log in")) == [b"1", b"1"]
+    assert len(tokens) == 2
+    with pytest.raises(WorkerLoginError, match=r"does not take the token of a Spark worker: Token has expired"):
+        with_new_tokens(lambda: fan_out(spark, work, [9], what="log in"))
+    assert len(tokens) == 3
+    assert handed.mine() is None
 
 
 def test_a_task_gets_its_own_items_and_no_others(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from walferry.airflow import CONNECTION_TYPE, get_provider_info
 from walferry.airflow.hook import HBaseHook, examine
 from walferry.errors import TransientError, UsageError
 from walferry.hbase import zookeeper
-from walferry.run.security_spec import Security
 from walferry.run.spec import Cluster
+from walferry.security.spec import Security
 from walferry.spark.__main__ import dependencies, pack
 
 ASK_AIRFLOW = """

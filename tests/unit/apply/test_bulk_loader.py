@@ -18,13 +18,14 @@ from unit.apply.guards import Guard
 from walferry.apply import bulk_loader
 from walferry.apply.bulk_loader import Loader, StagedHFile, _by_region
 from walferry.apply.route import Route
-from walferry.errors import TransientError, UsageError
+from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.formats.cells import Bytes, Int64s, cell_starts, encode_cell
 from walferry.formats.hfile_writer import StoreFormat
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RemoteError, RequestTimeoutError
 from walferry.replay.rights.lease import LeaseLostError
+from walferry.security.handed import WorkerLoginError
 from walferry.storage import Local
 from write_limits import write_limits
 
@@ -258,18 +259,19 @@ def test_whether_a_file_was_loaded_is_unknown_if_it_is_gone_and_its_store_has_go
         loader.load(loader.stage(b"f", b"", StoreFormat(), cells(30)))
 
 
+@pytest.mark.parametrize("refusal", [RemoteError("no such family"), WorkerLoginError("its token ended", sent=False)])
 def test_a_refusal_of_one_region_leaves_no_file_that_a_late_request_to_another_could_still_take(
-    loaded: Callable[[Regions], Loader],
+    refusal: WalferryError, loaded: Callable[[Regions], Loader]
 ) -> None:
     def ask(region: Region, paths: Sequence[str]) -> bool:
         if region.encoded == "":
             late.extend(map(Path, paths))
             raise RequestTimeoutError("no answer", sent=True)
-        raise RemoteError("no such family", server="rs:1", method="BulkLoadHFile")
+        raise refusal
 
     late: list[Path] = []
     loader = loaded(Regions(ask))
     staged = loader.stage(b"f", b"", StoreFormat(), cells(30))
-    with pytest.raises(RemoteError, match="no such family"):
+    with pytest.raises(type(refusal), match=refusal.message):
         loader.load(staged)
     assert [path.exists() for path in late] == [False]

@@ -40,6 +40,7 @@ from walferry.hbase.locations import Located
 from walferry.hbase.retry import REGION_ATTEMPTS
 from walferry.hbase.zookeeper import Server
 from walferry.replay.rights.lease import LeaseLostError
+from walferry.security.handed import WorkerLoginError
 from write_limits import write_limits
 
 PAUSE = time.sleep  # tests of pauses replace it
@@ -327,6 +328,8 @@ class Two(Target):
         (BUSY, RequestTimeoutError("late", sent=True), "waited 7"),
         (RequestTimeoutError("late", sent=True), BUSY, "waited 7"),
         (RemoteError("no such family"), RequestTimeoutError("late", sent=True), "waited 7"),
+        (WorkerLoginError("its token ended", sent=False), RequestTimeoutError("late", sent=True), "waited 7"),
+        (WorkerLoginError("its token ended", sent=False), BUSY, WorkerLoginError),
         (RemoteError("no such family"), BUSY, RefusedError),
         (RequestTimeoutError("late", sent=True), LeaseLostError("lost", table="t", number=1), LeaseLostError),
     ],

@@ -10,6 +10,7 @@ from walferry.errors import TransientError, WalferryError
 from walferry.hbase import retry
 from walferry.hbase.errors import ServerBusyError, ZooKeeperError
 from walferry.hbase.retry import pause_s, retry_call
+from walferry.security.handed import WorkerLoginError
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,10 @@ def test_the_last_attempts_error_is_raised() -> None:
     assert call.calls == 3
 
 
-@pytest.mark.parametrize("error", [WalferryError("final"), ValueError(), ZooKeeperError("kazoo tried")])
+@pytest.mark.parametrize(
+    "error",
+    [WalferryError("final"), ValueError(), ZooKeeperError("kazoo tried"), WorkerLoginError("its driver must help")],
+)
 def test_what_is_not_repeatable_is_raised_at_once(error: Exception) -> None:
     call = Failing(error)
     with pytest.raises(type(error)):

@@ -86,15 +86,15 @@ class Session:
             self._watches.setdefault(path, set()).add(watch)
         return Answer(self.get_children(path))
 
-    def retry(self, call: Callable[..., Any], *args: Any) -> Any:
-        return call(*args)
+    def retry(self, call: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        return call(*args, **more)
 
     def get_children(self, path: str) -> list[str]:
         if path not in self._nodes:
             raise NoNodeError
         return [name.removeprefix(f"{path}/") for name in self._nodes if name.startswith(f"{path}/")]
 
-    def ensure_path(self, path: str) -> None:
+    def ensure_path(self, path: str, acl: None = None) -> None:
         self._nodes.setdefault(path, Node())
 
     def get(self, path: str) -> tuple[bytes, Node]:
@@ -103,9 +103,11 @@ class Session:
         node = self._nodes[path]
         return node.data, Node(node.data, node.version)
 
-    def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
+    def create(self, path: str, data: bytes = b"", acl: None = None, ephemeral: bool = False) -> None:
         if path in self._nodes:
             raise NodeExistsError
+        if path.rpartition("/")[0] not in {"", *self._nodes}:
+            raise NoNodeError
         self._nodes[path] = Node(data, 0, self if ephemeral else None)
         _changed(self._watches, path.rpartition("/")[0])
 

@@ -9,8 +9,8 @@ import pytest
 
 from walferry.errors import UsageError
 from walferry.run.given_spec import cluster_from_connection, environment_connection, load_spec, parse_spec, resolve
-from walferry.run.security_spec import Security
 from walferry.run.spec import Cluster, Spec, TablePair
+from walferry.security.spec import Security
 
 EXAMPLE = Path(__file__).parents[3] / "migration.example.yaml"
 CLUSTER = {"zookeeper": "zk:2181", "webhdfs": "http://nn:9870", "rootdir": "hdfs://nn:8020/hbase"}

@@ -12,6 +12,7 @@ from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.errors import UsageError, WalferryError
 from walferry.formats.cells import encode_cell
 from walferry.formats.changes import CHANGE_SCHEMA
+from walferry.security import Kerberos
 from walferry.spark.changes_source import HBaseChangesDataSource
 from walferry.spark.wal_query import WalQuery
 from walferry.spark.wal_source import HBaseWalReader
@@ -78,12 +79,23 @@ def test_a_marker_of_an_unknown_kind_fails_the_read_of_its_table_only(tmp_path: 
         ({"path": "/x", "fields": "row,type"}, r"hbase_changes: fields can be _change_type, .*; not \['type'\]"),
         ({"path": "/x", "fields": ""}, "fields can be"),
         ({"path": "/x", "from": "yesterday"}, "hbase_changes: from is 'yesterday'"),
+        ({"path": "/x", "principal": "ferry@A"}, "hbase_changes: principal: give keytab or ccache"),
+        ({"path": "/x", "principal": "ferry", "keytab": "/k"}, "hbase_changes: principal: give name@REALM"),
+        ({"path": "/x", "principal": "ferry@A", "keytab": "Qk9P"}, "hbase_changes: keytab: give the whole path"),
         ({"path": "/x", "starting": "latest"}, r"hbase_changes: starting is an option of spark\.readStream only"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         WalQuery.parse(options, "hbase_changes", stream=False)
+
+
+def test_an_identity_is_taken_from_the_options_and_never_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRB5CCNAME", "FILE:/run/ferry")
+    given = {"path": "/x", "principal": "ferry@A", "keytab": "/k"}
+    assert WalQuery.parse(given, "hbase_changes").security == Kerberos("ferry@A", "/k")
+    assert WalQuery.parse({"path": "/x", "ccache": "/c"}, "hbase_changes").security == Kerberos(ccache="/c")
+    assert WalQuery.parse({"path": "/x"}, "hbase_changes").security is None
 
 
 def test_fields_are_no_option_of_hbase_wal() -> None:

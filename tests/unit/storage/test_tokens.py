@@ -11,69 +11,25 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from walferry.errors import TransientError, WalferryError
-from walferry.security import Kerberos, KerberosUnavailableError
+from walferry.security import Kerberos, handed
+from walferry.security.handed import Handed, Issued, Purpose, WorkerLoginError, fingerprint
+from walferry.security.token import Token, token_file
 from walferry.storage import WebHdfs, tokens
-from walferry.storage.tokens import Token, TokenFile, Tokens, hidden, token_file
+from walferry.storage.tokens import TokenFile, Tokens, hidden
 
-OF_NAME_NODE = (
-    "HgAFZmVycnkFZmVycnkAigGiJO7TuooBokj7V7oBAhSGpKWTGwHPGzXWZ6m02YJrbVaSZRJXRUJIREZTIGRlbGVnYXRpb24PMTI3LjAuMC4x"
-    "OjIxMTIz"
-)
-"""of a name node of Hadoop 3.4.1"""
-OF_HADOOP = (
-    "SERUUwABDjEyNy4wLjAuMTo5MDAwLgAaaGRmcy9sb2NhbGhvc3RARVhBTVBMRS5DT00AAIoBiX/hghSKAYmj7gYUAQIUadF4ni3ObKqU8niv40WBFsGhFm4V"
-    "SERGU19ERUxFR0FUSU9OX1RPS0VODjEyNy4wLjAuMTo5MDAwAA=="
-)
-"""a token file that `hdfs fetchdt` wrote, from the tests of hdfs-native"""
 KIM = Kerberos(principal="kim@EXAMPLE.COM", keytab="none")
 FERRY = Kerberos(principal="ferry@EXAMPLE.COM", keytab="none")
 SECRET = Token(
     b"\0\5ferry\5ferry\0\x8a\1\xa2$\xee\xd3\xba\x8a\1\xa2H\xfbW\xba\1\2", b"a password, known", "kind", "service"
 )
-
-parts = st.binary(max_size=300)
-texts = st.text(st.characters(codec="utf-8"), max_size=200)
-
-
-@given(identifier=parts, password=parts, kind=texts, service=texts)
-def test_a_token_reads_back_as_it_was_written(identifier: bytes, password: bytes, kind: str, service: str) -> None:
-    token = Token(identifier, password, kind, service)
-    assert Token.decoded(token.encoded()) == token
-
-
-def test_a_name_nodes_token_is_read_and_written_again() -> None:
-    token = Token.decoded(OF_NAME_NODE)
-    assert (token.kind, token.service) == ("WEBHDFS delegation", "127.0.0.1:21123")
-    assert (token.owner, token.issued_ms, len(token.password)) == ("ferry", 1795915961274, 20)
-    assert token.encoded() == OF_NAME_NODE
-
-
-@given(st.text(max_size=60) | st.binary(max_size=60).map(lambda data: base64.urlsafe_b64encode(data).decode()))
-def test_what_is_no_token_is_told_without_showing_it(text: str) -> None:
-    with suppress(ValueError):
-        assume(Token.decoded(text) is None)
-    with pytest.raises(ValueError, match=r"^not a delegation token$") as raised:
-        Token.decoded(text)
-    assert raised.value.__suppress_context__
-
-
-def test_a_token_file_is_like_hadoops() -> None:
-    content = base64.b64decode(OF_HADOOP)
-    alias = b"\x0e127.0.0.1:9000"
-    token = Token.decoded(base64.urlsafe_b64encode(content.removeprefix(b"HDTS\0\1" + alias)[:-1]).decode())
-    assert token.owner == "hdfs/localhost@EXAMPLE.COM"
-    from_webhdfs = replace(token, kind="WEBHDFS delegation", service="127.0.0.1:9870")
-    assert token_file({"127.0.0.1:9000": from_webhdfs}) == content
 
 
 def test_urls_in_texts_lose_their_tokens() -> None:
@@ -82,7 +38,6 @@ def test_urls_in_texts_lose_their_tokens() -> None:
         == "at /a?op=OPEN&delegation=(hidden)&offset=1: refused"
     )
     assert hidden("<a href='http://n/?token=HgAF'>") == "<a href='http://n/?token=(hidden)'>"
-    assert SECRET.password.decode() not in repr(SECRET)
 
 
 class Issuer:
@@ -117,55 +72,6 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_threads_that_want_a_token_at_once_share_one_login(issuer: Issuer) -> None:
-    held, got = Tokens(("http://n:1",), FERRY), []
-    issuer.may_answer.clear()
-    threads = [threading.Thread(target=lambda: got.append(held.current())) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    issuer.may_answer.set()
-    for thread in threads:
-        thread.join(30)
-    assert len(got) == 20
-    assert issuer.given == 1
-
-
-def test_a_token_is_replaced_in_the_background_before_it_ends(issuer: Issuer) -> None:
-    held = Tokens(("http://n:1",), FERRY)
-    first = held.current()
-    held._held = replace(held._held, due=0.0)  # type: ignore[type-var]
-    issuer.may_answer.clear()
-    assert held.current() is first, "nobody waits for the login"
-    issuer.may_answer.set()
-    eventually(lambda: held.current() is not first)
-    assert issuer.given == 2
-
-
-def test_a_login_that_fails_does_no_harm_while_the_old_token_is_good(
-    issuer: Issuer, caplog: pytest.LogCaptureFixture
-) -> None:
-    held = Tokens(("http://n:1",), FERRY)
-    first = held.current()
-    issuer.failure = KerberosUnavailableError("no KDC answers")
-    held._held = replace(held._held, due=0.0)  # type: ignore[type-var]
-    assert held.current() is first
-    eventually(lambda: "no KDC answers; the old HDFS token is used on" in caplog.text)
-    assert held.current() is first
-    held._held = replace(held._held, due=0.0, end=0.0)  # type: ignore[type-var]
-    with pytest.raises(KerberosUnavailableError, match="no KDC answers"):
-        held.current()
-    issuer.failure = None
-    assert held.current() is not first
-
-
-def test_of_many_threads_whose_token_was_refused_one_logs_in(issuer: Issuer) -> None:
-    held = Tokens(("http://n:1",), FERRY)
-    refused = held.current()
-    new = {held.after(refused) for _ in range(5)}
-    assert len(new) == 1
-    assert issuer.given == 2
-
-
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_the_file_for_the_library_has_the_newest_token_of_each_name_node(
     on_disk: bool, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +91,7 @@ def test_the_file_for_the_library_has_the_newest_token_of_each_name_node(
     path = library.path
     assert path is not None
     first = path.read_bytes()
-    one.after(one.current())
+    one.after(one.current(), "InvalidToken")
     assert path.read_bytes() != first
     assert path.read_bytes() == token_file({"a:2": one.current(), "b:2": other.current()})
     if on_disk:
@@ -300,6 +206,25 @@ def test_neither_an_error_nor_a_log_shows_the_token(
         assert base64.urlsafe_b64encode(SECRET.password)[:12].decode() not in text
         assert SECRET.encoded()[:-12] not in text
         assert "password, known" not in text
+
+
+@pytest.mark.parametrize("work", sorted(WORK.keys() - {"allows"}))
+def test_a_worker_whose_token_is_refused_asks_once_and_lets_its_driver_help(
+    work: str, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        ANSWERS["a token is refused"](handler)
+
+    asked: list[str] = []
+    with server(refuse) as url, closing(WebHdfs(url, "me", security=FERRY)) as files:
+        purpose = Purpose(f"HDFS at {url}", FERRY)
+        monkeypatch.setattr(handed, "_mine", Handed({purpose: Issued(1, SECRET)}))
+        with pytest.raises(WorkerLoginError, match="does not take the token of a Spark worker") as raised:
+            WORK[work](files)
+    assert (raised.value.purpose, raised.value.token) == (purpose, fingerprint(SECRET))
+    assert len(asked) == 1
+    assert issuer.given == 0
 
 
 def test_no_error_of_a_login_shows_the_token_that_it_renews(monkeypatch: pytest.MonkeyPatch) -> None:

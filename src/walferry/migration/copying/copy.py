@@ -220,8 +220,9 @@ def clone(run: Run, table: str) -> dict[str, Any]:
             return {"regions": len(run.target.regions(pair.target))}
         make_namespace(run, pair.target)
         with lease.held_leases(
-            run.target.zk, [pair.target], holder=f"run {run.run_id}", request_seconds=60, wait_seconds=60
-        ):
+            run.target.zk, [pair.target], holder=f"run {run.run_id}", request_seconds=60, wait_seconds=60,
+            closed=run.target_address().zookeeper_login,
+        ):  # fmt: skip
             there = run.target.table_exists(pair.target)
             plan_own(run, "target", "table", pair.target, there=there)
             if not there:

@@ -33,8 +33,8 @@ from walferry.run.facts import fence_facts
 from walferry.run.run import Run
 from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import fan_out, job
+from walferry.spark.handing_over import handed_back, handing_over
 from walferry.spark.session import session_for
-from walferry.spark.worker_requests import handing_over
 from walferry.wal.files import Place, WalFile, list_wals
 from walferry.wal.open import Until, edits_of, open_wal
 
@@ -118,7 +118,7 @@ def look_up(
     for number, data in _finds(session, lookup):
         result = pickle.loads(data)
         if number == _FAILED:
-            raise result
+            handed_back(result)
         if number == _UNREAD:
             unread.append(result)
         elif number == _GONE:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.authentication import purpose_of
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.errors import AccessDeniedError
+from walferry.hbase.zookeeper import ZooKeeper
+from walferry.security.handed import WorkerLoginError
+from walferry.security.held_token import to_hand_over
 from walferry.security.kerberos import AuthenticationError, KerberosUnavailableError, Qop
 from walferry.security.renewal import ticket_of
 from walferry.security.tickets import identity
@@ -42,10 +48,28 @@ def identities(clients: Mapping[str, HBaseClient]) -> Iterator[Identity]:
     for side, client in clients.items():
         try:
             found = _identity(side, client)
-        except (AuthenticationError, KerberosUnavailableError) as error:
+        except (AuthenticationError, KerberosUnavailableError, WorkerLoginError) as error:
             raise type(error)(f"{side}: {error.message}", **error.facts) from error
         if found is not None:
             yield found
+
+
+def _require_workers(address: ClusterAddress) -> None:
+    """Raise AuthenticationError unless Spark's workers can log in: with a token, and to ZooKeeper not at all."""
+    purpose = purpose_of(address)
+    assert purpose is not None
+    to_hand_over().token(purpose)
+    zookeeper = ZooKeeper.of(address.without_zookeeper_login())
+    try:
+        zookeeper.cluster_id()
+        zookeeper.master()
+    except AccessDeniedError as error:
+        raise AuthenticationError(
+            f"Spark's workers read ZooKeeper without a login, and {error.message}; HBase lets everybody read that",
+            **error.facts,
+        ) from error
+    finally:
+        zookeeper.close()
 
 
 def _identity(side: str, client: HBaseClient) -> Identity | None:
@@ -56,13 +80,14 @@ def _identity(side: str, client: HBaseClient) -> Identity | None:
     kerberos = client.address.security
     if kerberos is None:
         return None
+    _require_workers(client.address)
     ticket = ticket_of(kerberos)
     return Identity(
         side,
         identity(kerberos),
         client.who_am_i(),
         files.user,
-        kerberos.zookeeper_service is not None,
+        client.address.zookeeper_login,
         client.pool.qop(),
         None if ticket is None else round(ticket.end * 1000),
     )

@@ -67,6 +67,7 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
         wait_seconds=LEASE_WAIT_SECONDS,
         newest=lambda table: run.ledger.leases.newest(names[table]),
         tell=partial(begin_wait, run.ledger),
+        closed=target.zookeeper_login,
     ) as leases:
         end_wait(run.ledger)
         for table, held in leases.items():
@@ -87,7 +88,7 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
             writer_kind=run.spec.writer_kind,
         )
         verdict: Exception | None = None
-        with publishing(run, run.target.zk, throttle):
+        with publishing(run, run.target.zk, throttle, closed=target.zookeeper_login):
             try:
                 yield route, leases
             except lease.VERDICTS as error:

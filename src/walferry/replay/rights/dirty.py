@@ -17,20 +17,23 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
+from pydantic import TypeAdapter
 
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import WalferryError, is_transient
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.zookeeper import ZooKeeper
 from walferry.ledger import ComparedTable
+from walferry.replay.rights import znodes
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
 
 ROOT = "/walferry/dirty"
 MOST_MARKS = 100
-"""marks per table; beyond that, further rows share one mark, which shows the newest"""
+"""marks per table; beyond that, further rows share one mark, which shows the newest (where a mark's maker may remove an
+older one: not where the driver has logged in)"""
 SHARED = "more-"
 SHOWN_BYTES = 64
 ATTEMPTS = 12
@@ -78,18 +81,24 @@ class DirtyRows:
         )
 
 
+_MARK = TypeAdapter(DirtyRows)
+
+
 def mark(target: ClusterAddress, rows: DirtyRows) -> None:
     """Write a mark, retrying for two minutes. Opens its own session, since this process's session may have expired.
 
     Raises UnmarkedRowsError if ZooKeeper cannot be reached in that time.
     """
+    final = 0
     for attempt in range(1, ATTEMPTS + 1):
-        zookeeper = ZooKeeper.of(target)
+        # Everybody may mark rows, so a login that fails, as without a ticket, is left out at the next attempt.
+        zookeeper = ZooKeeper.of(target if attempt % 2 else target.without_zookeeper_login())
         try:
-            _create(zookeeper.client, rows)
+            _create(zookeeper.client, rows, target.zookeeper_login)
             return
-        except (TransientError, KazooException, KazooTimeoutError) as error:
-            if attempt == ATTEMPTS:
+        except (WalferryError, KazooException, KazooTimeoutError) as error:
+            final = 0 if is_transient(error) else final + 1
+            if attempt == ATTEMPTS or final == 2:
                 raise UnmarkedRowsError(
                     f"{rows.describe()}; they could not be marked in ZooKeeper at {target.zookeeper}, so no gate "
                     "will stop for them. Compare the table before you use it (`walferry verify`)",
@@ -101,20 +110,39 @@ def mark(target: ClusterAddress, rows: DirtyRows) -> None:
             zookeeper.close()
 
 
+def make_room(zk: KazooClient, table: str) -> None:
+    """Make the node of a table's marks, where nodes are closed, before anything may be sent to the table.
+
+    Raises AccessDeniedError if it belongs to another principal, which alone could remove marks.
+    """
+    path = node_of(table)
+    znodes.ensure_folder(zk, path, closed=True)
+    with znodes.refusals_told(zk, path):
+        zk.set_acls(path, znodes.SHARED)
+
+
 def marks(zk: KazooClient, table: str) -> list[DirtyRows]:
     """The marks of a target table, oldest first."""
     try:
-        names = zk.retry(zk.get_children, _path(table))
+        names = zk.retry(zk.get_children, node_of(table))
     except NoNodeError:
         return []
     found = []
     for name in names:
         try:
-            data, _ = zk.retry(zk.get, f"{_path(table)}/{name}")
+            data, _ = zk.retry(zk.get, f"{node_of(table)}/{name}")
         except NoNodeError:  # removed since it was listed
             continue
-        found.append(DirtyRows(table=table, name=name, **json.loads(data)))
+        found.append(_parsed(table, name, data))
     return sorted(found, key=lambda rows: rows.at_ms)
+
+
+def _parsed(table: str, name: str, data: bytes) -> DirtyRows:
+    """A mark. Everybody may make one: of what cannot be read, only the name counts."""
+    try:
+        return _MARK.validate_python(json.loads(data) | {"table": table, "name": name})
+    except (ValueError, TypeError):
+        return DirtyRows(table, name, "", "", "", 0, 0, f"anything: the mark {node_of(table)}/{name} cannot be read")
 
 
 def marks_of(run: Run) -> list[DirtyRows]:
@@ -143,34 +171,39 @@ def remove(run: Run, known: Sequence[DirtyRows]) -> None:
     """Remove marks that a comparison covers; the audit trail keeps them."""
     for rows in known:
         run.ledger.audit(run.actor, "clear dirty rows", asdict(rows))
-        with suppress(NoNodeError):  # another run has compared the table, too
-            run.target.zk.retry(run.target.zk.delete, f"{_path(rows.table)}/{rows.name}")
+        path = f"{node_of(rows.table)}/{rows.name}"
+        with suppress(NoNodeError), znodes.refusals_told(run.target.zk, path):  # another run has compared it, too
+            run.target.zk.retry(run.target.zk.delete, path)
+    if run.target_address().zookeeper_login:  # a worker that is late must still find the node
+        return
     for table in {rows.table for rows in known}:
-        with suppress(NoNodeError, NotEmptyError):  # new marks have been made
-            run.target.zk.retry(run.target.zk.delete, _path(table))
+        # New marks may have been made; a run that logs in may have made ROOT, and alone deletes in it.
+        with suppress(NoNodeError, NotEmptyError, NoAuthError):
+            run.target.zk.retry(run.target.zk.delete, node_of(table))
 
 
 def _subject(comparison: ComparedTable) -> str:
     return f"{comparison.table} {comparison.attempt}"
 
 
-def _create(zk: KazooClient, rows: DirtyRows) -> None:
-    path, content = _path(rows.table), asdict(rows)
+def _create(zk: KazooClient, rows: DirtyRows, closed: bool) -> None:
+    path, content = node_of(rows.table), asdict(rows)
     del content["table"], content["name"]
     data = json.dumps(content).encode()
-    zk.ensure_path(path)
+    zk.ensure_path(path)  # `make_room` has made it where nodes are closed; else one that others can empty is made
     others = zk.get_children(path)
     name = rows.name if len(others) < MOST_MARKS else f"{SHARED}{rows.name}"
     with suppress(NodeExistsError):  # an earlier attempt wrote the node, but its answer was lost
-        zk.create(f"{path}/{name}", data)
+        zk.create(f"{path}/{name}", data, acl=znodes.READ_ONLY if closed else None)
     for older in others:
         # The shared mark gets a new name each time, so that a comparison that began earlier does not cover it.
         if name.startswith(SHARED) and older.startswith(SHARED) and older != name:
-            with suppress(NoNodeError):
+            with suppress(NoNodeError, NoAuthError):  # a worker may not remove marks: the older ones stay, too
                 zk.delete(f"{path}/{older}")
 
 
-def _path(table: str) -> str:
+def node_of(table: str) -> str:
+    """The node of a target table's marks."""
     return f"{ROOT}/{quote(table, safe='')}"
 
 

@@ -111,6 +111,7 @@ def restore(run: Run, *, at_work: bool, wait_seconds: float) -> tuple[list[str],
         with lease.held_leases(
             run.target.zk, [table], holder=lease.holder(run.run_id, run.actor), request_seconds=0,
             wait_seconds=wait_seconds, newest=newest, tell=partial(begin_wait, run.ledger),
+            closed=run.target_address().zookeeper_login,
         ):  # fmt: skip
             end_wait(run.ledger)
             done += give_back(run, [table])

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 from kazoo.handlers.threading import KazooTimeoutError
 
 from walferry.errors import GateShutError, SidesDifferError, TransientError
+from walferry.replay.rights import dirty, znodes
 from walferry.run.heartbeat import gone, this_process
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class HeldLease:
 
     table: str
     number: int
+    password: str = field(default="", repr=False, compare=False)
+    """with it a worker makes the nodes of superseded attempts; "" where walferry's nodes are open"""
 
 
 def resource(cluster_id: str, table: str) -> str:
@@ -78,7 +82,8 @@ def is_of(run_id: str, holder: str | None) -> bool:
     return holder is not None and f"{holder} ".startswith(f"run {run_id} ")
 
 
-def _path(table: str) -> str:
+def node_of(table: str) -> str:
+    """The node of the lease on a target table."""
     return f"{ROOT}/{quote(table, safe='')}"
 
 
@@ -106,7 +111,7 @@ def check(zk: KazooClient, held: HeldLease, watch: Watch | None = None, attempt:
     Raises LeaseUnknownError if ZooKeeper fails. One round trip. ZooKeeper calls `watch` once, when the answer may have
     changed or the connection breaks.
     """
-    path = f"{_path(held.table)}/holder"
+    path = f"{node_of(held.table)}/holder"
     try:
         synced = zk.sync_async(path)  # a ZooKeeper follower may lag behind its leader and show an earlier holder
         answer = zk.get_async(path, watch=watch)
@@ -124,12 +129,7 @@ def check(zk: KazooClient, held: HeldLease, watch: Watch | None = None, attempt:
             number=held.number,
         ) from error
     if json.loads(data).get("number") != held.number:
-        raise LeaseLostError(
-            f"the lease number {held.number} on target table {held.table} is no longer held; "
-            "another run applies to it, or this run's ZooKeeper session ended; run it again",
-            table=held.table,
-            number=held.number,
-        )
+        raise _lost(held)
     if attempt is not None and superseded:
         raise LeaseLostError(
             f"Spark gave up attempt {attempt.number} at a task that writes to target table {held.table}, and "
@@ -138,16 +138,34 @@ def check(zk: KazooClient, held: HeldLease, watch: Watch | None = None, attempt:
         )  # fmt: skip
 
 
+def _lost(held: HeldLease) -> LeaseLostError:
+    return LeaseLostError(
+        f"the lease number {held.number} on target table {held.table} is no longer held; "
+        "another run applies to it, or this run's ZooKeeper session ended; run it again",
+        table=held.table,
+        number=held.number,
+    )
+
+
 def supersede(zk: KazooClient, held: HeldLease, attempt: Attempt) -> None:
-    """End the claims of earlier attempts. They may not notice at once: wait as after a holder that vanished."""
+    """End the claims of earlier attempts. They may not notice at once: wait as after a holder that vanished.
+
+    Raises LeaseLostError if a successor has taken the lease.
+    """
+    if held.password:
+        znodes.use(zk, held.password)
+    acl = znodes.READ_ONLY if held.password else None
     for number in range(attempt.number):
-        with suppress(NodeExistsError):
-            zk.retry(zk.create, f"{_given_up(held)}/{Attempt(attempt.task, number).name}")
+        with suppress(NodeExistsError), znodes.refusals_told(zk, _given_up(held)):
+            try:
+                zk.retry(zk.create, f"{_given_up(held)}/{Attempt(attempt.task, number).name}", acl=acl)
+            except NoNodeError:
+                raise _lost(held) from None
 
 
 def _given_up(held: HeldLease) -> str:
     """The node whose children are this holder's superseded attempts; there are usually none."""
-    return f"{_path(held.table)}/superseded/{held.number}"
+    return f"{node_of(held.table)}/superseded/{held.number}"
 
 
 @contextmanager
@@ -160,20 +178,27 @@ def held_leases(
     wait_seconds: float,
     newest: Callable[[str], int] = lambda table: 0,
     tell: Callable[[str, float], None] = lambda what, seconds: None,
+    closed: bool = False,
 ) -> Iterator[Mapping[str, HeldLease]]:
     """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
 
     `request_seconds`: how long the target may still carry out this holder's requests after the holder has lost a lease.
     Waits at most `wait_seconds` for another holder, then raises LeaseHeldError, which names that holder. `newest`: the
     highest number of a table's lease recorded elsewhere; the next number is above that too, because a rebuilt ZooKeeper
-    has lost its count. `tell` gets what the call waits for, and for how many seconds at most.
+    has lost its count. `tell` gets what the call waits for, and for how many seconds at most. `closed`: the session has
+    logged in, and the nodes become its principal's (`znodes`). Raises AccessDeniedError if they are another one's.
     """
+    password = secrets.token_urlsafe() if closed else ""
+    znodes.ensure_folder(zk, ROOT, closed)
     with ExitStack() as stack:
         leases: dict[str, HeldLease] = {}
         quiet: dict[str, float] = {}
         """for each table whose last holder vanished: when the last of that holder's requests has ended"""
         for table in sorted(tables):
-            leases[table], pause = _acquire(zk, table, holder, request_seconds, wait_seconds, newest, tell)
+            with znodes.refusals_told(zk, node_of(table)):
+                leases[table], pause = _acquire(
+                    zk, table, holder, request_seconds, wait_seconds, newest, tell, password
+                )
             stack.push(partial(_leave, zk, leases[table]))
             if pause:
                 quiet[table] = time.monotonic() + pause
@@ -194,10 +219,11 @@ def _acquire(
     wait_seconds: float,
     newest: Callable[[str], int],
     tell: Callable[[str, float], None],
+    password: str,
 ) -> tuple[HeldLease, float]:
     """The lease, and how many seconds requests of a vanished holder may still be under way."""
-    path = _path(table)
-    zk.ensure_path(path)
+    path, acl = node_of(table), znodes.own(closed=bool(password))
+    zk.ensure_path(path, acl=acl)
     deadline = time.monotonic() + wait_seconds
     announced = False
     while True:
@@ -209,7 +235,7 @@ def _acquire(
         number = max(record.get("number", 0), newest(table)) + 1
         try:
             node = {"number": number, "holder": holder} | this_process()
-            zk.create(f"{path}/holder", json.dumps(node).encode(), ephemeral=True)
+            zk.create(f"{path}/holder", json.dumps(node).encode(), acl=acl, ephemeral=True)
         except NodeExistsError:
             if _evicted(zk, table):
                 continue
@@ -237,10 +263,24 @@ def _acquire(
         except BadVersionError:  # somebody took and released it between the read and the create
             zk.delete(f"{path}/holder")
             continue
-        zk.delete(f"{path}/superseded", recursive=True)  # attempts under earlier numbers, which are void
-        held = HeldLease(table, number)
-        zk.ensure_path(_given_up(held))
+        held = HeldLease(table, number, password)
+        try:
+            _make_room(zk, held)
+        except BaseException:
+            _leave(zk, held, None)  # nothing was sent
+            raise
         return held, pause
+
+
+def _make_room(zk: KazooClient, held: HeldLease) -> None:
+    """Make the nodes below which workers note that attempts are superseded; close what an open time has left."""
+    path = node_of(held.table)
+    if held.password:
+        dirty.make_room(zk, held.table)  # first: if it is refused, the lease's node does not change its owner
+        zk.set_acls(path, znodes.OWN)
+    zk.delete(f"{path}/superseded", recursive=True)  # attempts under earlier numbers, which are void
+    zk.ensure_path(f"{path}/superseded", acl=znodes.own(closed=bool(held.password)))
+    zk.ensure_path(_given_up(held), acl=znodes.shared_with(held.password) if held.password else None)
 
 
 def _evicted(zk: KazooClient, table: str) -> bool:
@@ -249,7 +289,7 @@ def _evicted(zk: KazooClient, table: str) -> bool:
     The process sends nothing more, but its executors may be elsewhere and notice later (`claims`). The next holder
     waits for them, as after any holder that vanished.
     """
-    path = _path(table)
+    path = node_of(table)
     try:
         _, stat = zk.get(path)
         data, _ = zk.get(f"{path}/holder")
@@ -273,7 +313,7 @@ def _leave(zk: KazooClient, held: HeldLease, failure: type[BaseException] | None
     not wait after a gate's verdict, which comes only once all requests have been answered."""
     try:
         check(zk, held)
-        path = _path(held.table)
+        path = node_of(held.table)
         if failure is None or issubclass(failure, VERDICTS):
             raw, stat = zk.get(path)
             zk.set(path, json.dumps(json.loads(raw) | {"left": True}).encode(), version=stat.version)
@@ -285,7 +325,7 @@ def _leave(zk: KazooClient, held: HeldLease, failure: type[BaseException] | None
 def holder_of(zk: KazooClient, table: str) -> str | None:
     """Who holds the lease on a target table now, or None."""
     try:
-        data, _ = zk.get(f"{_path(table)}/holder")
+        data, _ = zk.get(f"{node_of(table)}/holder")
     except NoNodeError:
         return None
     return str(json.loads(data).get("holder"))

@@ -26,6 +26,7 @@ from walferry.background import beside, made_once
 from walferry.clock import steady_s
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
+from walferry.replay.rights import znodes
 from walferry.replay.rights.lease import READ_SECONDS, HeldLease, LeaseLostError
 from walferry.replay.rights.pace import Pace
 from walferry.run.notes.throttle import throttle_of
@@ -68,15 +69,16 @@ def node_of(held: HeldLease) -> str:
 
 
 class _Publisher:
-    def __init__(self, run: Run, zk: KazooClient, node: str) -> None:
+    def __init__(self, run: Run, zk: KazooClient, node: str, closed: bool) -> None:
         self._run = run
         self._zk = zk
         self._node = node
         self._lock = threading.Lock()
         self._processes = 1
         self._order = self._found()
-        zk.ensure_path(ROOT)
-        zk.create(node, _text(self._order), ephemeral=True)
+        znodes.ensure_folder(zk, ROOT, closed)
+        with znodes.refusals_told(zk, node):
+            zk.create(node, _text(self._order), acl=znodes.own(closed), ephemeral=True)
 
     def look(self) -> None:
         """Publish the ledger's current limits and state of the run."""
@@ -122,9 +124,9 @@ def _share(run_id: str, more: int = 0) -> None:
 
 
 @contextmanager
-def publishing(run: Run, zk: KazooClient, node: str) -> Iterator[None]:
-    """Publish the run's throttle until the block ends. `zk`: the session that holds the leases."""
-    publisher = _Publisher(run, zk, node)
+def publishing(run: Run, zk: KazooClient, node: str, *, closed: bool = False) -> Iterator[None]:
+    """Publish the run's throttle until the block ends. `zk`: the session that holds the leases; `closed`: as they."""
+    publisher = _Publisher(run, zk, node, closed)
 
     def go_on(over: threading.Event) -> None:
         while not over.wait(LOOK_SECONDS):
@@ -143,7 +145,8 @@ def publishing(run: Run, zk: KazooClient, node: str) -> Iterator[None]:
         with _lock:
             _publishers[run.run_id].remove(publisher)
         _share(run.run_id)
-        with suppress(KazooException, KazooTimeoutError):  # the node is deleted when the session ends
+        # The node is deleted when the session ends: also where another principal made ROOT, and alone deletes in it.
+        with suppress(KazooException, KazooTimeoutError):
             zk.delete(node)
 
 

@@ -303,11 +303,11 @@ def test_rows_that_may_change_by_themselves_are_kept_once_for_all_parts(ledger: 
 def test_what_became_dirty_after_the_first_part_was_read_has_all_of_them_read_again(ledger: RunLedger) -> None:
     reader = Reader(ledger)
     before = DirtyRows.of(TABLE, b"a", b"b", "run", 1, 5)
-    dirty._create(reader.run.target.zk, before)
+    dirty._create(reader.run.target.zk, before, closed=False)
     start = stopped(reader)
     assert start.marks == {before.name}
     assert reader.parts().start == start
-    dirty._create(reader.run.target.zk, DirtyRows.of(TABLE, b"c", b"d", "run", 1, 6))
+    dirty._create(reader.run.target.zk, DirtyRows.of(TABLE, b"c", b"d", "run", 1, 6), closed=False)
     again = reader.parts().start
     assert again.key != start.key
     assert len(again.marks) == 2

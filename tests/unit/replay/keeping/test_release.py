@@ -184,6 +184,7 @@ def test_the_files_that_another_run_has_staged_for_the_same_table_stay(
     files, zk = Local(), MemoryZooKeeper().session()
     run.__dict__ |= {"target_files": files, "target": SimpleNamespace(zk=zk, close=lambda: None)}
     if holder is not None:
+        zk.ensure_path("/walferry/leases/shop%3Aorders")
         zk.create("/walferry/leases/shop%3Aorders/holder", json.dumps({"number": 1, "holder": holder}).encode())
     run.ledger.objects.plan("target", "staging folder", folder)
     run.ledger.objects.made("target", "staging folder", folder)

@@ -290,6 +290,18 @@ def test_the_claim_of_an_attempt_ends_at_once_when_another_begins(
             first([TABLE])
 
 
+def test_an_attempt_under_a_lease_that_was_taken_meanwhile_begins_nothing(
+    zookeeper: MemoryZooKeeper, own: Session, clock: Clock
+) -> None:
+    with held_leases(zookeeper.session(), [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
+        before = leases[TABLE]
+    with (
+        held_leases(zookeeper.session(), [TABLE], holder="run two", request_seconds=0, wait_seconds=0),
+        pytest.raises(LeaseLostError, match="no longer held"),
+    ):
+        supersede(zookeeper.session(), before, Attempt("7-3", 1))
+
+
 def test_a_worker_that_does_thousands_of_tasks_leaves_no_watch_behind_for_each(
     zookeeper: MemoryZooKeeper, own: Session, clock: Clock
 ) -> None:

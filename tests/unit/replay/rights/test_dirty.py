@@ -47,7 +47,7 @@ class Ensemble:
                 if ensemble.sessions <= failures + answers_lost:
                     create = client.create
 
-                    def lose(path: str, data: bytes) -> None:
+                    def lose(path: str, data: bytes, acl: None) -> None:
                         create(path, data)
                         raise ConnectionLoss
 
@@ -75,6 +75,17 @@ def test_a_mark_reads_back_and_says_whose_request_changed_which_rows(monkeypatch
     assert ensemble.marks("shop:users") == []
     assert "rows 'a' to 'b' of target table shop:orders" in first.describe()
     assert "2023-11-14T22:13:20+00:00 a process of run move-1" in first.describe()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"at_ms": "x"}'])
+def test_a_mark_that_cannot_be_read_is_one_of_unknown_rows(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensemble = Ensemble(monkeypatch)
+    mark(TARGET, rows())
+    ensemble.zookeeper.session().create("/walferry/dirty/shop%3Aorders/x", content)
+    unreadable, readable = ensemble.marks()
+    assert readable.at_ms == rows().at_ms
+    assert unreadable.name == "x"
+    assert "rows of target table shop:orders may hold anything: the mark" in unreadable.describe()
 
 
 def test_a_mark_is_tried_for_minutes_each_time_by_a_new_session_and_written_once(

@@ -8,9 +8,18 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from walferry.security import Kerberos, Qop
+from walferry.errors import UsageError
+from walferry.security.kerberos import Kerberos, Qop
 
 _PART = r"[^@/\s]+"
 _PRINCIPAL = re.compile(rf"{_PART}(/{_PART})?@{_PART}")
@@ -96,3 +105,20 @@ class Security(BaseModel):
         keys = self.model_dump(exclude={"realms", "zookeeper_service"})
         zookeeper = None if self.zookeeper_service == NO_LOGIN else self.zookeeper_service
         return Kerberos(**keys, zookeeper_service=zookeeper, realms=tuple(sorted(self.realms.items())))
+
+
+IDENTITY = ("principal", "keytab", "ccache")
+"""keys that are enough to log in to HDFS"""
+
+
+def identity_of(origin: str, given: Mapping[str, str | None]) -> Kerberos | None:
+    """The identity in options with the names IDENTITY, if any. Raises UsageError with `origin` and the option."""
+    keys = {name: given[name] for name in IDENTITY if given.get(name)}
+    if not keys:
+        return None
+    try:
+        return Security.model_validate(keys).kerberos()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else " and ".join(sorted(keys))
+        raise UsageError(f"{origin}{name}: {first['msg'].removeprefix('Value error, ')}", option=name) from None

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from walferry.spark import worker_requests
+from walferry.security import handed
+from walferry.spark import handing_over
 
 
 def test_what_a_worker_warns_of_has_its_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between the lines of a command, all of which have one."""
-    monkeypatch.setattr(worker_requests, "_accumulator", lambda _: SimpleNamespace(add=lambda counts: None))
+    monkeypatch.setattr(handing_over, "_accumulator", lambda _: SimpleNamespace(add=lambda counts: None))
     monkeypatch.setattr(logging.root, "handlers", [])  # nobody has set up logging in a worker
+    monkeypatch.setattr(handed, "_mine", None)  # which this process is only here
 
     def work(numbers: Iterator[int]) -> Iterator[int]:
         for number in numbers:
@@ -26,7 +28,7 @@ def test_what_a_worker_warns_of_has_its_time(
             yield number
 
     spark: Any = SimpleNamespace(sparkContext=None)
-    assert list(worker_requests.handing_over(spark, work)([1, 2])) == [1, 2]
+    assert list(handing_over.handing_over(spark, work)([1, 2])) == [1, 2]
     lines = capsys.readouterr().err.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "TIME ", line) for line in lines] == [
         "TIME row 1 may be lost", "TIME row 2 may be lost",
