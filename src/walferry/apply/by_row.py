@@ -34,7 +34,7 @@ from walferry.formats.cells import Bytes, CellType, Int32s, binary_column, cut_c
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
 from walferry.spark.fan_out import fan_out, job
-from walferry.spark.handing_over import handed_back, handing_over
+from walferry.spark.handing_over import all_handed_back, handed_back, handing_over
 from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 
@@ -143,7 +143,7 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     sent = _sent(task, cells.repartition(writers, "table", "row"))
     with job(spark, "apply edits by row"):
         rows = sent.collect()
-    outcomes = [_outcome(row["outcome"]) for row in rows]
+    outcomes: list[RowsApplied] = all_handed_back(pickle.loads(row["outcome"]) for row in rows)
     first = {refusal.region: refusal for outcome in outcomes for refusal in reversed(outcome.refusals)}
     return RowsApplied(sum(outcome.cells for outcome in outcomes), tuple(first.values()))
 

@@ -43,7 +43,7 @@ from walferry.formats.order import (
 )
 from walferry.formats.wal import EntryBatch
 from walferry.spark.fan_out import fan_out, job
-from walferry.spark.handing_over import handed_back, handing_over
+from walferry.spark.handing_over import all_handed_back, handed_back, handing_over
 from walferry.wal.files import WalFile
 
 RUN_BYTES = 64 << 20
@@ -155,7 +155,7 @@ def place_in_bulk(spark: SparkSession, task: BulkTask) -> Placed:
     def read() -> list[InFile]:
         told: list[tuple[int, InFile | WalferryError]] = outcomes(pieces, "read WALs")
         told.sort(key=itemgetter(0))
-        return [handed_back(found) for _, found in told]
+        return all_handed_back(found for _, found in told)
 
     def apply(piece: int, what: str) -> BulkApplied:
         (outcome,) = outcomes(piece, what)

@@ -21,10 +21,9 @@ OTHER = replace(PURPOSE, service="HBase at zk:2181/hbase")
 
 
 class Issuer:
-    """Stands for the service: gives out tokens of `life` seconds, unless `failure` is set."""
+    """Stands for the service: gives out tokens of an hour, unless `failure` is set."""
 
-    def __init__(self, life: float = 3600.0) -> None:
-        self.life = life
+    def __init__(self) -> None:
         self.failure: WalferryError | None = None
         self.given = 0
         self.may_answer = threading.Event()
@@ -35,7 +34,7 @@ class Issuer:
         if self.failure is not None:
             raise self.failure
         self.given += 1
-        return token(self.given), self.life
+        return token(self.given), 3600.0
 
 
 def token(number: int) -> Token:

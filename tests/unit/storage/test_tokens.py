@@ -41,21 +41,14 @@ def test_urls_in_texts_lose_their_tokens() -> None:
 
 
 class Issuer:
-    """Stands for the name nodes: gives out tokens of `life` seconds, unless `failure` is set."""
+    """Stands for the name nodes: gives out tokens."""
 
-    def __init__(self, life: float = 3600.0) -> None:
-        self.life = life
-        self.failure: WalferryError | None = None
+    def __init__(self) -> None:
         self.given = 0
-        self.may_answer = threading.Event()
-        self.may_answer.set()
 
     def __call__(self, _: object, url: str) -> tuple[Token, float]:
-        self.may_answer.wait(30)
-        if self.failure is not None:
-            raise self.failure
         self.given += 1
-        return replace(SECRET, password=f"{self.given}".encode() + SECRET.password), self.life
+        return replace(SECRET, password=f"{self.given}".encode() + SECRET.password), 3600.0
 
 
 @pytest.fixture
@@ -63,13 +56,6 @@ def issuer(monkeypatch: pytest.MonkeyPatch) -> Issuer:
     issuer = Issuer()
     monkeypatch.setattr(Tokens, "_asked", lambda *args: issuer(*args))
     return issuer
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
