@@ -23,10 +23,10 @@ UNIT_WORKERS = $(shell $(PYTHON) -c "import os; print(2 * os.cpu_count())")
 UNIT_TESTS = $(BIN)/pytest tests/unit -n $(UNIT_WORKERS) --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration tests/security -m "not memory$(1)" -n $(WORKERS) --dist loadscope \
+CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration tests/security -m "not memory and not matrix$(1)" -n $(WORKERS) --dist loadscope \
   --no-loadscope-reorder $(PYTEST_ARGS)
 
-.PHONY: help setup kerberos check check-kerberos jars demo test test-unit test-clusters test-integration test-versions test-security test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-lag up down lint lock
+.PHONY: help setup kerberos check check-kerberos jars demo test test-unit test-clusters test-integration test-versions test-security test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-lag bench-protection up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ bench-stream: setup ## How fast a stream sends a backlog to Kafka, beside a plai
 
 bench-lag: setup ## How far the target is behind, seen from outside, while regions move and a server dies (BENCH_ARGS: its options)
 	$(BIN)/python -m bench.follow_lag $(BENCH_ARGS)
+
+bench-protection: setup kerberos ## What Kerberos's protections and TLS cost a replay by RPC, beside an open target (BENCH_ARGS: its options)
+	$(BIN)/python -m bench.protection_cost $(BENCH_ARGS)
 
 up: setup $(if $(SECURITY),kerberos) ## Boot source, target and Airflow, and leave them running (addresses: .run/endpoints.json; SECURITY=kerberos)
 	$(BIN)/python -m walferry.embedded up

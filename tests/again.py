@@ -51,6 +51,7 @@ PARTS = (
     Part("versions", ("make", "test-versions", ARGS), minutes=20, always=False),
     Part("chaos", ("make", "chaos", "SEED=1"), named=False, minutes=4, always=False),
     Part("chaos of a stream", ("make", "chaos", "MODE=stream", "SEED=4"), named=False, minutes=2, always=False),
+    Part("secured matrix", ("make", "test-security", "PYTEST_ARGS=-m matrix"), minutes=8, always=False),
 )
 AGAIN = (".venv/bin/pytest", "-n", "0")
 AGAIN_MINUTES = 5

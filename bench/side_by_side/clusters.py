@@ -60,10 +60,15 @@ class Clusters:
         return self.target.rootdir.removesuffix("/hbase")
 
 
+def source_in(folder: Path) -> MiniCluster:
+    """A source that keeps its logs, not started yet."""
+    return MiniCluster(folder / "source", Ports.free(SOURCE_SERVERS), False, _KEEP, hbase_heap=HEAP)
+
+
 @contextmanager
 def booted(folder: Path) -> Iterator[Clusters]:
     """Two fresh clusters in `folder`, stopped at the end."""
-    source = MiniCluster(folder / "source", Ports.free(SOURCE_SERVERS), False, _KEEP, hbase_heap=HEAP)
+    source = source_in(folder)
     target = MiniCluster(folder / "target", Ports.free(), False, hbase_heap=HEAP)
     boot(source, target)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -169,5 +169,11 @@ def _iso(moment_ms: int) -> str:
 
 
 def _connection(address: ClusterAddress) -> dict[str, object]:
-    found = {key: getattr(address, key) for key in ("zookeeper", "znode", "webhdfs", "rootdir", "user")}
+    """As a spec names a cluster."""
+    login, tls = address.security, address.tls
+    found = {key: getattr(address, key) for key in ("zookeeper", "znode", "webhdfs", "rootdir")} | {
+        "user": None if login else address.user,
+        "security": login and {key: getattr(login, key) for key in ("principal", "keytab", "service", "qop")},
+        "tls": tls and asdict(tls),
+    }
     return {key: value for key, value in found.items() if value is not None}

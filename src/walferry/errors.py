@@ -45,6 +45,14 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, TransientError) or not isinstance(error, WalferryError)
 
 
+def causes(error: BaseException) -> list[BaseException]:
+    """The error and the chain of its causes; one that is its own cause, somehow, comes once."""
+    found = [error]
+    while (cause := found[-1].__cause__ or found[-1].__context__) and cause not in found:
+        found.append(cause)
+    return found
+
+
 class UsageError(WalferryError):
     """The user's input cannot be used as it is: a spec, a parameter, a connection."""
 

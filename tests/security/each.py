@@ -8,7 +8,7 @@ EACH = pytest.mark.parametrize(
     "secured",
     [
         "2.6.3-authentication",
-        *(pytest.param(one, marks=pytest.mark.long) for one in ("2.6.3-privacy", "2.2.3-integrity", "1.7.2-privacy")),
+        *(pytest.param(one, marks=pytest.mark.matrix) for one in ("2.6.3-privacy", "2.2.3-integrity", "1.7.2-privacy")),
     ],
     indirect=True,
 )

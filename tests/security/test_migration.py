@@ -25,14 +25,17 @@ from integration.streams.test_history import current, scanned
 from security.secrets_hunt import Hunt, watched
 from versions.test_migration import under_load
 from walferry.embedded import processes
+from walferry.embedded.certificates import Authority
 from walferry.embedded.cluster import MiniCluster, Ports, boot, shut_down
-from walferry.embedded.kdc import Kdc, krb5_conf
+from walferry.embedded.encrypted import of_hdfs, of_rpc
+from walferry.embedded.kdc import HOST, Kdc, krb5_conf
 from walferry.embedded.kerberized import Secured
 from walferry.embedded.two_name_nodes import TwoNameNodes
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.ledger import Ledger
 from walferry.replay.rights import znodes
+from walferry.security import Tls
 from walferry.streams.stream_spec import ONLY_KAFKA
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -90,8 +93,20 @@ def target(clusters: tuple[TwoNameNodes, MiniCluster]) -> MiniCluster:
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
-    """A cluster without Kerberos."""
-    with quick(), MiniCluster.start(tmp_path_factory.mktemp("opened"), hbase_site=QUICK_SITE) as cluster:
+    """A cluster without Kerberos, whose RPC is TLS only, and whose WebHDFS is reached by HTTPS."""
+    folder = tmp_path_factory.mktemp("opened")
+    authority = Authority(folder)
+    mine = authority.issue("ferry", host=HOST)
+    tls = Tls(ca=str(authority.bundle), certificate=str(mine.certificate), key=str(mine.key), rpc=True)
+    (port,) = processes.free_ports(1)
+    stores = folder / "cluster" / "conf"
+    hdfs_site = {
+        # The servers of one MiniDFSCluster wait for HTTP, too.
+        **of_hdfs(authority, stores, HOST, address="127.0.0.1", policy="HTTP_AND_HTTPS"),
+        "dfs.namenode.https-address": f"{HOST}:{port}",
+    }
+    hbase_site = {**QUICK_SITE, **of_rpc(authority)}
+    with quick(), MiniCluster.start(folder / "cluster", hbase_site=hbase_site, hdfs_site=hdfs_site, tls=tls) as cluster:
         yield cluster
 
 
@@ -203,7 +218,7 @@ def open_nodes(client: HBaseClient) -> set[str]:
 
 
 @pytest.mark.parametrize("secured", ["source", "target"])
-def test_a_table_moves_between_a_secured_cluster_and_an_open_one(
+def test_a_table_moves_between_a_secured_cluster_and_an_open_one_behind_tls(
     secured: str, target: MiniCluster, opened: MiniCluster, hunt: Hunt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")  # by Spark's workers

@@ -118,8 +118,8 @@ WHAT = {
     "settings": "every variable of the environment, by reader: type, default, range, description",
     "formats": "bytes to Arrow and back: WAL entries, HFiles, cells, markers, tags, resolution and digest of cells, "
     "protobuf messages, numba kernels. No I/O, no clock",
-    "security": "who walferry is to a cluster with Kerberos, tickets, the exchange of tokens; how it is told when they "
-    "are refused",
+    "security": "who walferry is to a cluster with Kerberos, tickets, the exchange of tokens; whom it trusts by TLS; "
+    "how it is told when they are refused",
     "storage": "one small file-system interface; HDFS (WebHDFS, and its data nodes directly) and local",
     "ledger": "the SQL ledger over `sql/`, by sections (phases, objects, log, quarantine, comparisons, …). "
     "Written by drivers and tasks, never by Spark workers",

@@ -46,6 +46,7 @@ NO_VARIABLES = {"WALFERRY_LEGDER", "WALFERRY_PIN", "WALFERRY_WEBHOOK"}
 
 MAY_USE_THE_ENVIRONMENT = {
     "bench/follow_lag.py": "what it gives to processes that it starts",
+    "bench/protection_cost.py": "KRB5_CONFIG of the KDC that it boots",
     "bench/side_by_side/timing.py": "what it gives to processes that it starts",
     "bench/stream_speed.py": "what it gives to processes that it starts",
     "bench/wal_speed.py": "what it gives to processes that it starts",
@@ -65,7 +66,7 @@ MAY_USE_THE_ENVIRONMENT = {
     "src/walferry/spark/class_archive.py": "JAVA_HOME and PATH",
     "src/walferry/spark/session.py": "Spark's own variables, and the keys of WALs, which it hands on to Python workers",
     "src/walferry/spark/worker_python.py": "PYTHONPATH",
-    "src/walferry/storage/tokens.py": "REQUESTS_CA_BUNDLE, where the rest of what `requests` reads must not count",
+    "src/walferry/storage/https.py": "REQUESTS_CA_BUNDLE, where the rest of what `requests` reads must not count",
 }
 """Files with `os.environ`, each with what for. Values of walferry's own come from `settings`."""
 

@@ -61,6 +61,11 @@ CONNECTION_TYPE: dict[str, Any] = {
         "service": _field("HBase's principal", "hbase/_HOST@REALM, as in hbase-site.xml; default: hbase."),
         "qop": _field("Protection", "auth, auth-int or auth-conf; default: the least that a server asks for."),
         "zookeeper_service": _field("ZooKeeper's principal", "Its first part; none: no login. Default: zookeeper."),
+        "tls_rpc": _field("TLS for RPC", "true: HBase's RPC uses TLS (2.6). WebHDFS does if its URL is https."),
+        "tls_zookeeper": _field("TLS for ZooKeeper", "true: the quorum's ports are ZooKeeper's secure ones."),
+        "tls_ca": _field("Trusted authorities", "Path of a PEM file; default: the machine's."),
+        "tls_certificate": _field("Client certificate", "Path of a PEM file, for servers that want one."),
+        "tls_key": _field("Key of the client certificate", "Path of a PEM file, never its content."),
         "realms": _field("Realms", 'JSON, {"end of host names": "REALM"}, where krb5.conf does not name them.'),
     },
 }

@@ -15,7 +15,7 @@ import requests
 from airflow.sdk import BaseHook, BaseNotifier, Connection
 from airflow.sdk.exceptions import AirflowException
 
-from walferry.errors import WalferryError
+from walferry.errors import WalferryError, causes
 from walferry.process import open_ledger
 
 log = logging.getLogger(__name__)
@@ -79,12 +79,10 @@ def _field(thing: Any, name: str) -> Any:
 
 def kind_of(error: BaseException, task: Any = None) -> str:
     """The kind of alert for an error, from the walferry error that caused it or the one that a Spark app recorded."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes(error):
         for kind in type(cause).__mro__:
             if isinstance(cause, WalferryError) and kind.__name__ in KINDS:
                 return KINDS[kind.__name__]
-        cause = cause.__cause__ or cause.__context__
     return KINDS.get(_failed_phase(task), "failure")
 
 

@@ -98,6 +98,7 @@ class WalWatchSensor(BaseSensorOperator):
                 poll_seconds=float(self.poll_seconds),
                 beat_seconds=self.beat_seconds,
                 security=None if address.security is None else asdict(address.security),
+                tls=None if address.tls is None else asdict(address.tls),
             ),
             method_name="look",
             kwargs={"moved": moved, "grown": grown},

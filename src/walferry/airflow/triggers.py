@@ -43,8 +43,9 @@ class WalTrigger(BaseTrigger):
         poll_seconds: float = 5.0,
         beat_seconds: float = 60.0,
         security: dict[str, Any] | None = None,
+        tls: dict[str, Any] | None = None,
     ) -> None:
-        """`security`: the fields of a `Kerberos` whose keytab or ticket cache the triggerer has, too."""
+        """`security` and `tls`: the fields of a `Kerberos` and a `Tls` whose files the triggerer has, too."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_id = run_id
         self.webhdfs = webhdfs
@@ -53,10 +54,11 @@ class WalTrigger(BaseTrigger):
         self.poll_seconds = poll_seconds
         self.beat_seconds = beat_seconds
         self.security = security
+        self.tls = tls
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and the arguments with which a triggerer recreates this trigger."""
-        names = ("run_id", "webhdfs", "user", "root", "poll_seconds", "beat_seconds", "security")
+        names = ("run_id", "webhdfs", "user", "root", "poll_seconds", "beat_seconds", "security", "tls")
         return "walferry.airflow.triggers.WalTrigger", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -69,7 +71,7 @@ class WalTrigger(BaseTrigger):
             counts: dict[str, int] = {}
             pressing = False
             try:
-                changes = await changes_since(known, self.webhdfs, self.user, self.root, self.security)
+                changes = await changes_since(known, self.webhdfs, self.user, self.root, self.security, self.tls)
                 counts, pressing = changes.counts(), changes.pressing
             except TransientError as error:
                 # After `beat_seconds` the task lists the files itself, and its error is visible.

@@ -44,16 +44,28 @@ class Authority:
         self.bundle = folder / f"{name}.pem"
         self.bundle.write_bytes(built.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def issue(self, name: str, address: str | None = None, password: str | None = None) -> Certificate:
-        """A certificate for the common name `name`: of a server at the IP `address`, or else of a client.
+    def issue(
+        self,
+        name: str,
+        address: str | None = None,
+        password: str | None = None,
+        *,
+        host: str | None = None,
+        valid: timedelta = _VALID,
+    ) -> Certificate:
+        """A certificate for the common name `name`: of a server at the IP `address` or of the name `host`, or else of a
+        client.
 
-        `password` encrypts the key's file. The files are `folder`/`name`.pem, -key.pem and -both.pem.
+        `password` encrypts the key's file. It began an hour ago, and ends after `valid`, which may be negative. The
+        files are `folder`/`name`.pem, -key.pem and -both.pem.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _begun(_named(name), self._name, key)
+        builder = _begun(_named(name), self._name, key, valid)
+        names: list[x509.GeneralName] = [] if host is None else [x509.DNSName(host)]
         if address is not None:
-            at = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-            builder = builder.add_extension(at, critical=False)
+            names.append(x509.IPAddress(ipaddress.ip_address(address)))
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         encryption: KeySerializationEncryption = (
             NoEncryption() if password is None else BestAvailableEncryption(password.encode())
         )
@@ -70,8 +82,10 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, valid: timedelta = _VALID
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return x509.CertificateBuilder(
-        issuer, subject, key.public_key(), x509.random_serial_number(), now - timedelta(hours=1), now + _VALID
+        issuer, subject, key.public_key(), x509.random_serial_number(), now - timedelta(hours=1), now + valid
     )

@@ -30,6 +30,7 @@ from walferry.embedded.kerberized import Secured
 from walferry.embedded.processes import ServerProcess, Servers
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
+from walferry.security import Tls
 from walferry.settings import EmbeddedServers, ZooKeeperSession
 
 HOST = "127.0.0.1"
@@ -126,7 +127,8 @@ class MiniCluster(Servers):
 
     A cluster started in a directory with data uses that data. `hbase_site` and `hdfs_site` override the properties set
     here. `hbase_heap`, in the format of Java's -Xmx, is for ZooKeeper, master and first region server. With `security`,
-    its KDC must have been booted.
+    its KDC must have been booted. `tls` is how clients reach servers that `hbase_site` and `hdfs_site` let speak TLS
+    as `localhost`.
     """
 
     directory: Path
@@ -137,6 +139,7 @@ class MiniCluster(Servers):
     version: str = jars.NEWEST
     hbase_heap: str = "1g"
     security: Secured | None = None
+    tls: Tls | None = None
     servers: dict[str, ServerProcess] = field(default_factory=dict)
 
     @classmethod
@@ -151,11 +154,12 @@ class MiniCluster(Servers):
         hbase_site: Mapping[str, str] | None = None,
         hdfs_site: Mapping[str, str] | None = None,
         security: Secured | None = None,
+        tls: Tls | None = None,
     ) -> Self:
         """Boot a cluster and return when it is ready, in about half a minute. Raises WalferryError if that fails."""
         ports = ports or Ports.free(region_servers)
         cluster = cls(
-            directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {}, version, security=security
+            directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {}, version, security=security, tls=tls
         )
         boot(cluster)
         return cluster
@@ -163,20 +167,22 @@ class MiniCluster(Servers):
     @property
     def host(self) -> str:
         """The host of all addresses."""
-        return HOST if self.security is None else kdc.HOST
+        return HOST if self.security is None and self.tls is None else kdc.HOST
 
     @property
     def address(self) -> ClusterAddress:
         """The address for clients of this cluster."""
+        secure = self.hdfs_site.get("dfs.namenode.https-address")
         return ClusterAddress(
             zookeeper=f"{self.host}:{self.ports.zookeeper}",
             znode="/hbase",
-            webhdfs=f"http://{self.host}:{self.ports.webhdfs}",
+            webhdfs=f"https://{secure}" if secure else f"http://{self.host}:{self.ports.webhdfs}",
             rootdir=self.rootdir,
             waldir=self.hbase_site.get("hbase.wal.dir"),
             thrift=f"{self.host}:{self.ports.thrift}" if self.with_thrift else None,
             session_seconds=ZooKeeperSession.read().zookeeper_session_seconds,
             security=None if self.security is None else self.security.identity(),
+            tls=self.tls,
         )
 
     @property

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from walferry.errors import UsageError
 from walferry.request_meter import Meter, RequestRates, meter_of
-from walferry.security import Kerberos
+from walferry.security import Kerberos, Tls
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class ClusterAddress:
     """timeout of the ZooKeeper sessions: this long after a process was killed, its session's znodes are removed"""
     security: Kerberos | None = None
     """who the client is to a secured cluster; then `user` is not sent"""
+    tls: Tls | None = None
+    """which services are reached by TLS, and how"""
 
     def shared_by(self, processes: int) -> ClusterAddress:
         """The address for each of several processes that share the rates."""
@@ -62,6 +64,16 @@ class ClusterAddress:
         if self.security is None:
             return self
         return replace(self, security=replace(self.security, zookeeper_service=None))
+
+    @property
+    def rpc_tls(self) -> Tls | None:
+        """How HBase's RPC is reached by TLS; None without TLS."""
+        return self.tls if self.tls is not None and self.tls.rpc else None
+
+    @property
+    def zookeeper_tls(self) -> Tls | None:
+        """How ZooKeeper is reached by TLS; None without TLS."""
+        return self.tls if self.tls is not None and self.tls.zookeeper else None
 
     @property
     def root_path(self) -> str:

@@ -22,7 +22,7 @@ from typing import Protocol
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.errors import LoginRefusedError
-from walferry.hbase.sockets import LENGTH, Receive, left, receive_all, receive_into, send_all
+from walferry.hbase.sockets import LENGTH, Receive, holds, receive_all, receive_into, send_all, send_some
 from walferry.security import handed
 from walferry.security.digest import DigestExchange
 from walferry.security.handed import Handed, Purpose
@@ -33,7 +33,7 @@ from walferry.security.token import Token
 
 MAX_FRAME_BYTES = 1 << 30
 """above hbase.ipc.max.request.size and any real answer; an HTTP server's "HTTP" reads as a length of 1.2 GB"""
-_PREAMBLE = b"HBas\x00"
+PREAMBLE = b"HBas\x00"
 _SIMPLE, _KERBEROS, _DIGEST = 80, 81, 82  # org.apache.hadoop.hbase.security.AuthMethod
 _SUCCESS = 0
 LOGIN_ERROR = 1  # SaslStatus.ERROR; also what a server sends instead of its first answer
@@ -87,7 +87,7 @@ class Simple:
 
     def open(self, sock: socket.socket, server: str, deadline: float) -> Channel:
         """No login: only the preamble."""
-        send_all(sock, _PREAMBLE + bytes([_SIMPLE]), deadline)
+        send_all(sock, PREAMBLE + bytes([_SIMPLE]), deadline)
         return PlainChannel(sock, self.user)
 
 
@@ -107,7 +107,7 @@ class Sasl:
         mine = handed.mine()
         attempt = self._by_ticket(server) if mine is None else self._by_token(server, mine)
         exchange = attempt.exchange
-        send_all(sock, _PREAMBLE + bytes([attempt.method]) + _counted(exchange.step(None) or b""), deadline)
+        send_all(sock, PREAMBLE + bytes([attempt.method]) + _counted(exchange.step(None) or b""), deadline)
         for _ in range(_MOST_TOKENS):
             answer = self._answer(sock, server, deadline, attempt.refused)
             token = exchange.step(answer)
@@ -175,7 +175,7 @@ class _Attempt:
 
 def purpose_of(address: ClusterAddress) -> Purpose | None:
     """What the tokens of the cluster's HBase are for; None if it is not secured."""
-    return None if address.security is None else Purpose(f"HBase at {address.cluster}", address.security)
+    return None if address.security is None else Purpose(f"HBase at {address.cluster}", address.security, address.tls)
 
 
 def login(address: ClusterAddress) -> Authenticate:
@@ -187,18 +187,19 @@ def login(address: ClusterAddress) -> Authenticate:
 class PlainChannel:
     """The stream as it is: SIMPLE, or a login without protection of what follows."""
 
-    pending = False
-    """nothing is held here"""
-
     def __init__(self, sock: socket.socket, user: str | None, qop: Qop | None = None) -> None:
         self.sock = sock
         self.user = user
         self.qop = qop
 
+    @property
+    def pending(self) -> bool:
+        """As `Channel.pending`."""
+        return holds(self.sock)
+
     def send(self, part: memoryview, deadline: float) -> int:
         """As `Channel.send`: what the kernel takes at once."""
-        self.sock.settimeout(left(deadline))
-        return self.sock.send(part)
+        return send_some(self.sock, part, deadline)
 
     def receive(self, view: memoryview, deadline: float) -> int:
         """As `Channel.receive`."""
@@ -218,8 +219,8 @@ class SaslChannel:
 
     @property
     def pending(self) -> bool:
-        """Whether part of an unwrapped piece has not been received."""
-        return bool(self._arrived)
+        """Whether part of a piece has not been received."""
+        return bool(self._arrived) or holds(self.sock)
 
     def send(self, part: memoryview, deadline: float) -> int:
         """As `Channel.send`: all of it, as one token."""

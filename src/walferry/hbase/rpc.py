@@ -3,7 +3,7 @@
 Wire format (org.apache.hadoop.hbase.ipc: RpcConnection, ServerRpcConnection, IPCUtil), lengths int32
 big-endian, "delimited" = protobuf varint length + message:
 
-    connection  a login (authentication.py) | length ConnectionHeader
+    connection  a login (authentication.py) | length ConnectionHeader; with TLS, all of it inside
     request     length | delimited RequestHeader | delimited parameter | cell block
     response    length | delimited ResponseHeader | delimited result (unless an exception) | cell block
 """
@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import getpass
 import random
-import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -30,6 +30,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import (
     LOGIN_ERROR,
     MAX_FRAME_BYTES,
+    PREAMBLE,
     Authenticate,
     Channel,
     Simple,
@@ -43,9 +44,19 @@ from walferry.hbase.errors import (
     RequestTooBigError,
     remote_error,
 )
-from walferry.hbase.sockets import LENGTH, await_writable, drop_unsent_after, left, milliseconds, receive_all
+from walferry.hbase.sockets import (
+    LENGTH,
+    await_writable,
+    drop_unsent_after,
+    last_word,
+    left,
+    milliseconds,
+    quiet,
+    receive_all,
+)
 from walferry.request_meter import Meter, Service
 from walferry.security.kerberos import AuthenticationError, KerberosUnavailableError, Qop
+from walferry.security.tls import PROBES_SECONDS, Tls, TlsError, encrypted, refusal, wants_tls
 
 # Keeps tags; HBase's default KeyValueCodec drops them.
 CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
@@ -73,15 +84,21 @@ class RpcConnection:
         service: str,
         codec: str | None = CODEC_WITH_TAGS,
         authenticate: Authenticate | None = None,
+        tls: Tls | None = None,
     ) -> None:
+        """With `tls`, nothing is sent before a handshake in which the server has proved who it is."""
         self.server = server
         self.service = service
         self._codec = codec
         self._authenticate = authenticate or Simple(getpass.getuser())
+        self._tls = tls
         self._lock = threading.Lock()
         self._channel: Channel | None = None
         self._answered = False
         self._fresh = True
+        """nothing has been answered since the connection was opened"""
+        self._encrypted = False
+        """the TLS handshake of the connection is over"""
         self._sent = False
         self._call_id = 0
 
@@ -116,24 +133,21 @@ class RpcConnection:
                 frame = encode_request(self._call_id, method, request, blocks, milliseconds(left(deadline)))
                 try:
                     self._send(channel, frame, deadline, may_send)
-                except ConnectionError as broken:
+                except (ConnectionError, ssl.SSLError) as broken:
                     # A server that finds a request too long answers and closes before it has read the whole request.
-                    with contextlib.suppress(OSError, DecodeError):
+                    # One that wants a client certificate says so with TLS.
+                    with contextlib.suppress(ConnectionError, TimeoutError, DecodeError):
                         self._answer(channel, method, response_type, deadline)
                     raise broken
                 answer = self._answer(channel, method, response_type, deadline)
-                self._answered, self._fresh = True, False
+                self._answered = True
                 return answer
             except TimeoutError as error:
                 self._abort()
                 raise RequestTimeoutError(self._late(method, timeout_s), **self._facts(method, self._sent)) from error
             except (OSError, DecodeError) as error:
                 self.close()
-                never = "" if self._answered else "; is that the RPC port of an HBase server?"
-                raise ConnectionFailedError(
-                    f"the connection to {self.server} failed at {self.service}.{method}: {error}{never}",
-                    **self._facts(method, self._sent),
-                ) from error
+                raise self._broken(error, method, deadline) from error
             except KerberosUnavailableError as error:
                 raise ConnectionFailedError(error.message, **self._facts(method, False)) from error
             except AuthenticationError as error:
@@ -161,9 +175,7 @@ class RpcConnection:
         """False if the server has closed the idle connection, or sent something unrequested."""
         if self._channel is None:
             return True
-        poll = select.poll()  # select() cannot handle descriptors above 1023
-        poll.register(self._channel.sock, select.POLLIN)
-        return not poll.poll(0) and not self._channel.pending
+        return not self._channel.pending and quiet(self._channel.sock)
 
     @property
     def qop(self) -> Qop | None:
@@ -202,6 +214,11 @@ class RpcConnection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             until = steady_s() + timeout
+            self._encrypted = False
+            if self._tls is not None:
+                sock.settimeout(left(until))
+                sock = encrypted(sock, self._tls, host)
+                self._encrypted = True
             channel = self._authenticate.open(sock, self.server, until)
             user = None if channel.user is None else pb.UserInformation(effective_user=channel.user)
             header = pb.ConnectionHeader(
@@ -213,6 +230,12 @@ class RpcConnection:
         except TimeoutError as error:
             sock.close()
             raise OSError(f"the login was not answered within {timeout:.0f} s") from error
+        except OSError as error:
+            said = last_word(sock, error)
+            sock.close()
+            if said is error:
+                raise
+            raise said from error
         except BaseException:
             sock.close()
             raise
@@ -235,6 +258,7 @@ class RpcConnection:
     def _answer(self, channel: Channel, method: str, response_type: type[M], deadline: float) -> tuple[M, bytes]:
         frame = memoryview(self._frame(channel, method, deadline))
         header, position = decode_delimited(frame, 0, pb.ResponseHeader)
+        self._fresh = False
         if header.call_id not in (self._call_id, _CONNECTION_CALL_ID):
             raise ConnectionFailedError(
                 f"{self.server} answered call {header.call_id} instead of call {self._call_id}",
@@ -290,6 +314,33 @@ class RpcConnection:
             do_not_retry=failure.do_not_retry,
         )
 
+    def _broken(self, error: Exception, method: str, deadline: float) -> WalferryError:
+        """The error for a connection that could not be opened, or broke."""
+        plain = "if that is right, leave `rpc` out of the cluster's `tls`"
+        refused = refusal(error, self.server, plain, established=self._encrypted) if self._tls is not None else None
+        if refused is not None:
+            refused.facts["sent"] = self._sent and not self._fresh  # a server first looks at the certificate
+            return refused
+        if self._tls is None and self._fresh and self._wants_tls(error, deadline):
+            return TlsError(
+                f"{self.server} speaks TLS only; set `rpc: true` in the cluster's `tls`, and `ca` to its authority",
+                **self._facts(method, self._sent),
+                reason="it speaks TLS only",
+                principal=None,
+            )
+        never = "" if self._answered else "; is that the RPC port of an HBase server?"
+        return ConnectionFailedError(
+            f"the connection to {self.server} failed at {self.service}.{method}: {error}{never}",
+            **self._facts(method, self._sent),
+        )
+
+    def _wants_tls(self, error: Exception, deadline: float) -> bool:
+        closed = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
+        if not closed or deadline - steady_s() < PROBES_SECONDS:
+            return False
+        host, _, port = self.server.rpartition(":")
+        return wants_tls(host, int(port), PREAMBLE + b"\0")
+
     def _late(self, method: str, timeout_s: float) -> str:
         if self._sent:
             return (
@@ -308,8 +359,11 @@ class RpcConnection:
 class ConnectionPool:
     """Connections of one user to many servers; no two calls share a connection at the same time."""
 
-    def __init__(self, authenticate: Authenticate | None = None, meter: Meter | None = None) -> None:
+    def __init__(
+        self, authenticate: Authenticate | None = None, meter: Meter | None = None, tls: Tls | None = None
+    ) -> None:
         self._authenticate = authenticate
+        self._tls = tls
         self._meter = meter
         self._lock = threading.Lock()
         self._idle: defaultdict[tuple[str, str, str | None], list[RpcConnection]] = defaultdict(list)
@@ -334,7 +388,7 @@ class ConnectionPool:
             self._meter.request(Service.REGION_SERVERS)
         with self._lock:
             idle = self._idle[key]
-            connection = idle.pop() if idle else RpcConnection(*key, self._authenticate)
+            connection = idle.pop() if idle else RpcConnection(*key, self._authenticate, self._tls)
         try:
             return connection.call(
                 method, request, response_type, cell_block, timeout_s=timeout_s, since=since, may_send=may_send

@@ -20,16 +20,21 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry, RetryFailedError
 
+from walferry.clock import steady_s
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.errors import AccessDeniedError, LoginRefusedError, ServerGoneError, ZooKeeperError
 from walferry.hbase.zookeeper_login import be_patient, sasl_options
+from walferry.hbase.zookeeper_tls import TlsHandler, tell
 from walferry.request_meter import Meter, Service
 from walferry.security.kerberos import Kerberos
 from walferry.security.tickets import identity
+from walferry.security.tls import Tls, TlsError, wants_tls
 
 CONNECT_TIMEOUT_S = 10
+_BEGINNING = struct.pack(">iiq", 44, 0, 0)
+"""of a session's first request: a server waits for the rest"""
 _WRAPPER = 0xFF
 _MAGIC = b"PBUF"
 _ENDED = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
@@ -104,8 +109,10 @@ class ZooKeeper:
         meter: Meter | None = None,
         session_seconds: float = 30.0,
         security: Kerberos | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.hosts = hosts
+        self._tls = tls
         self._security = security
         self._refusal: WalferryError | None = None
         self._session_seconds = session_seconds
@@ -117,7 +124,8 @@ class ZooKeeper:
     @classmethod
     def of(cls, address: ClusterAddress) -> ZooKeeper:
         """The ensemble of a cluster."""
-        return cls(address.zookeeper, address.znode, address.meter(), address.session_seconds, address.security)
+        session_s, tls = address.session_seconds, address.zookeeper_tls
+        return cls(address.zookeeper, address.znode, address.meter(), session_s, address.security, tls)
 
     @property
     def client(self) -> KazooClient:
@@ -140,12 +148,15 @@ class ZooKeeper:
             connection_retry=KazooRetry(**retry),
             command_retry=KazooRetry(**retry),
             sasl_options=login,
+            handler=None if self._tls is None else TlsHandler(self._tls),
         )
+        if self._tls is not None:
+            tell(client, self._refused)
         if login is not None:
             be_patient(client, self._logged_in, self._turned_away)
         before = self._refusal
         try:
-            client.start(timeout=CONNECT_TIMEOUT_S)
+            self._await_connected(client, before)
             if self._security is not None and login is None:
                 client.exists("/")
         except SessionClosedRequireSaslError as error:
@@ -161,11 +172,38 @@ class ZooKeeper:
             _end(client)
             if self._refusal is not None and self._refusal is not before:
                 raise self._refusal from error
+            self._require_plain()
             raise ZooKeeperError(
-                f"ZooKeeper at {self.hosts} did not answer within {CONNECT_TIMEOUT_S} s; is it up?",
+                f"ZooKeeper at {self.hosts} did not answer within {CONNECT_TIMEOUT_S} s; is it up"
+                f"{'' if self._tls is None else ', and does that port speak TLS'}?",
                 zookeeper=self.hosts,
             ) from error
+        if isinstance(self._refusal, TlsError):
+            self._refusal = None  # of another server
         return client
+
+    def _await_connected(self, client: KazooClient, before: WalferryError | None) -> None:
+        """As `KazooClient.start`, which waits on after kazoo has given up, for example since a server was refused."""
+        connected, deadline = client.start_async(), steady_s() + CONNECT_TIMEOUT_S
+        while not connected.wait(0.05):
+            refused = self._refusal is not None and self._refusal is not before and client.client_state in _ENDED
+            if refused or steady_s() > deadline:
+                raise KazooTimeoutError("no connection")
+        if not client.connected:
+            raise KazooTimeoutError("the connection was lost at once")
+
+    def _require_plain(self) -> None:
+        """Raise TlsError if a server that did not answer speaks TLS only."""
+        for one in self.hosts.split(",") if self._tls is None else ():
+            host, _, port = one.rpartition(":")
+            if port.isdigit() and wants_tls(host.strip("[]"), int(port), _BEGINNING):
+                raise TlsError(
+                    f"ZooKeeper at {one} speaks TLS only; set `zookeeper: true` in the cluster's `tls`, and `ca` to "
+                    "its authority",
+                    server=one,
+                    reason="it speaks TLS only",
+                    principal=None,
+                )
 
     def _refused(self, error: WalferryError) -> None:
         self._refusal = error

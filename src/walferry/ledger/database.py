@@ -68,6 +68,8 @@ TABLES = (
 
 _WRITER_LOCK = 0x77616C66  # "walf": our key for PostgreSQL's advisory lock
 _REFLECTED: dict[str, dict[str, Table]] = {}
+_NO_TRUST = re.compile(r".*(certificate|private key|does not support SSL).*")
+"""matches the line in which libpq says that the server or a file is not as the URL's sslmode wants it"""
 _MIGRATION_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -141,6 +143,13 @@ class Database:
         try:
             yield
         except OperationalError as error:
+            distrust = _NO_TRUST.search(str(error.orig))
+            if distrust is not None:
+                raise UsageError(
+                    f"the ledger {self.url} is not used: {distrust[0]}; see sslmode, sslrootcert, sslcert and sslkey "
+                    "in its URL",
+                    ledger=self.url,
+                ) from error
             raise TransientError(
                 f"the ledger {self.url} did not answer: {_first_line(error)}; check that it can be reached",
                 ledger=self.url,

@@ -18,7 +18,7 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.run.spec import Cluster, ResolvedSpec, Spec, describe_faults
-from walferry.security.spec import Security
+from walferry.security.spec import Security, TlsKeys
 
 Connections = Callable[[str], Cluster]
 Keys = TypeVar("Keys", bound=BaseModel)
@@ -124,18 +124,33 @@ def cluster_from_connection(
         )
     quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in map(str.strip, host.split(",")))
     known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "waldir", "thrift", "user") if extra.get(key)}
-    # A form has one level of fields; JSON may have the mapping of the spec.
     security = {key: extra[key] for key in Security.model_fields if extra.get(key)}
-    if isinstance(extra.get("security"), Mapping):
-        security |= extra["security"]
+    security |= _nested(connection_id, extra, "security")
     if security:
         known["security"] = security
     elif login:
         known.setdefault("user", login)
+    tls = {key: extra[f"tls_{key}"] for key in TlsKeys.model_fields if extra.get(f"tls_{key}")}
+    tls |= _nested(connection_id, extra, "tls")
+    if tls:
+        known["tls"] = tls
     try:
         return Cluster(zookeeper=quorum, **known)
     except ValidationError as error:
         raise UsageError(f"connection {connection_id}: {describe_faults(error)}", connection=connection_id) from error
+
+
+def _nested(connection_id: str, extra: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A mapping as the spec has it: a form has one level of fields, but JSON may have it, and a URI as text."""
+    given = extra.get(name) or {}
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, Mapping):
+        message = f"connection {connection_id}: {name} must be a mapping, as in a spec"
+        raise UsageError(message, connection=connection_id)
+    return dict(found)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.request_meter import RequestRates
-from walferry.security.spec import Security
+from walferry.security.spec import Security, TlsKeys
 from walferry.storage import open_file_system
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
@@ -53,6 +53,7 @@ class Cluster(BaseModel):
         default=None, description="user name for HBase and HDFS where Kerberos is off; default: the OS user"
     )
     security: Security | None = Field(default=None, description="who walferry is at a cluster with Kerberos")
+    tls: TlsKeys | None = Field(default=None, description="which services are reached by TLS, and with which files")
 
     @field_validator("zookeeper")
     @classmethod
@@ -83,9 +84,17 @@ class Cluster(BaseModel):
             raise ValueError("the user is that of the principal; leave `user` out")
         return security
 
+    @field_validator("tls")
+    @classmethod
+    def _is_used(cls, tls: TlsKeys | None, given: ValidationInfo) -> TlsKeys | None:
+        if tls is not None and not (tls.rpc or tls.zookeeper or "https://" in given.data.get("webhdfs", "")):
+            raise ValueError("no service uses it: set its `rpc` or `zookeeper`, or give `webhdfs` a https URL")
+        return tls
+
     def address(self) -> ClusterAddress:
         """The address, for the client."""
-        fields = self.model_dump(exclude_none=True, exclude={"security"})
+        fields = self.model_dump(exclude_none=True, exclude={"security", "tls"})
+        fields["tls"] = None if self.tls is None else self.tls.tls()
         if self.security is None:
             return ClusterAddress(**fields)
         kerberos = self.security.kerberos()

@@ -1,7 +1,7 @@
-"""Who walferry is to a secured cluster, and how it proves that to each service.
+"""Who walferry is to a secured cluster, how it proves that to each service, and whom it trusts by TLS.
 
-`Kerberos` is made at the edge (spec or connection) and handed to every client. `sasl.py` has the exchange of tokens
-that HBase's RPC, ZooKeeper and Thrift share, `tickets.py` the credentials. python-gssapi, the extra
+`Kerberos` and `Tls` are made at the edge (spec or connection) and handed to every client. `sasl.py` has the exchange of
+tokens that HBase's RPC, ZooKeeper and Thrift share, `tickets.py` the credentials. python-gssapi, the extra
 `walferry[kerberos]`, is imported at the first use. A worker does without: `handed.py` has the tokens of its driver,
 `digest.py` the exchange by which one of them logs in to HBase's RPC.
 """
@@ -9,5 +9,6 @@ that HBase's RPC, ZooKeeper and Thrift share, `tickets.py` the credentials. pyth
 from __future__ import annotations
 
 from walferry.security.kerberos import AuthenticationError, Kerberos, KerberosUnavailableError, Qop
+from walferry.security.tls import Tls
 
-__all__ = ["AuthenticationError", "Kerberos", "KerberosUnavailableError", "Qop"]
+__all__ = ["AuthenticationError", "Kerberos", "KerberosUnavailableError", "Qop", "Tls"]

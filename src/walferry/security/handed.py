@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from walferry.errors import TransientError
 from walferry.security.kerberos import AuthenticationError, Kerberos
+from walferry.security.tls import Tls
 from walferry.security.token import Token
 
 
@@ -23,6 +24,8 @@ class Purpose:
     service: str
     """as it is told: "HBase at zk:2181/hbase", "HDFS at http://nn:9870" """
     kerberos: Kerberos
+    tls: Tls | None = None
+    """how the driver reaches the service"""
 
 
 @dataclass(frozen=True)

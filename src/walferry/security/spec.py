@@ -1,4 +1,4 @@
-"""The keys that say who walferry is at a cluster with Kerberos: `security` of a spec, extras of a connection."""
+"""The keys `security` and `tls` of a cluster in a spec, and the extras of a connection that have them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pydantic import (
 
 from walferry.errors import UsageError
 from walferry.security.kerberos import Kerberos, Qop
+from walferry.security.tls import Tls
 
 _PART = r"[^@/\s]+"
 _PRINCIPAL = re.compile(rf"{_PART}(/{_PART})?@{_PART}")
@@ -27,6 +28,7 @@ _SERVICE = re.compile(rf"{_PART}(/{_PART})?(@{_PART})?")
 _OF_HBASE = {"authentication": "auth", "integrity": "auth-int", "privacy": "auth-conf"}
 """hbase.rpc.protection, and SASL's name for it"""
 NO_LOGIN = "none"
+_PATH = re.compile(r"/[^\0\n]{1,1000}")
 
 
 def _mapping(given: Any) -> Any:
@@ -79,7 +81,7 @@ class Security(BaseModel):
     @field_validator("keytab")
     @classmethod
     def _is_a_path(cls, keytab: str | None) -> str | None:
-        if keytab is not None and not re.fullmatch(r"/[^\0\n]{1,1000}", keytab):
+        if keytab is not None and not _PATH.fullmatch(keytab):
             raise ValueError("give the whole path of a keytab, never its content")
         return keytab
 
@@ -105,6 +107,37 @@ class Security(BaseModel):
         keys = self.model_dump(exclude={"realms", "zookeeper_service"})
         zookeeper = None if self.zookeeper_service == NO_LOGIN else self.zookeeper_service
         return Kerberos(**keys, zookeeper_service=zookeeper, realms=tuple(sorted(self.realms.items())))
+
+
+class TlsKeys(BaseModel):
+    """Which services of one cluster are reached by TLS, and with which files. WebHDFS is if its URL is https."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ca: str | None = Field(
+        default=None, description="path of a PEM file with the authorities to trust; default: the machine's"
+    )
+    certificate: str | None = Field(default=None, description="path of a PEM file with the client's certificate")
+    key: str | None = Field(default=None, description="path of a PEM file with its private key, without a password")
+    rpc: bool = Field(default=False, description="HBase's RPC uses TLS")
+    zookeeper: bool = Field(default=False, description="ZooKeeper uses TLS; `zookeeper` names its secure ports")
+
+    @field_validator("ca", "certificate", "key")
+    @classmethod
+    def _is_a_path(cls, path: str | None) -> str | None:
+        if path is not None and not _PATH.fullmatch(path):
+            raise ValueError("give the whole path of a PEM file, never its content")
+        return path
+
+    @model_validator(mode="after")
+    def _has_both(self) -> TlsKeys:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("give certificate and key together")
+        return self
+
+    def tls(self) -> Tls:
+        """The same, for the clients."""
+        return Tls(**self.model_dump())
 
 
 IDENTITY = ("principal", "keytab", "ccache")

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from walferry.errors import UsageError
 from walferry.request_meter import Meter
-from walferry.security import Kerberos
+from walferry.security import Kerberos, Tls
 from walferry.storage.filesystem import FileStatus, FileSystem, Owner, PermissionDeniedError, QuotaExceededError
 from walferry.storage.local import Local
 
@@ -47,36 +47,44 @@ def open_hdfs(
     name_node: str | None = None,
     meter: Meter | None = None,
     security: Kerberos | None = None,
+    tls: Tls | None = None,
 ) -> WebHdfs:
     """The HDFS at a name node's HTTP address; with `name_node`, files come directly from the data nodes.
 
-    `security`: who to be to a secured HDFS, instead of `user`.
+    `security`: who to be to a secured HDFS, instead of `user`; `tls`: how the servers of https URLs are checked.
     """
     if name_node is None:
         from walferry.storage.webhdfs import WebHdfs
 
-        return WebHdfs(webhdfs, user, meter=meter, security=security)
+        return WebHdfs(webhdfs, user, meter=meter, security=security, tls=tls)
     from walferry.storage.direct import DirectHdfs
 
-    return DirectHdfs(webhdfs, user, name_node, meter=meter, security=security)
+    return DirectHdfs(webhdfs, user, name_node, meter=meter, security=security, tls=tls)
 
 
 def open_file_system(
-    url: str, *, user: str | None = None, webhdfs: str | None = None, security: Kerberos | None = None
+    url: str,
+    *,
+    user: str | None = None,
+    webhdfs: str | None = None,
+    security: Kerberos | None = None,
+    tls: Tls | None = None,
 ) -> tuple[FileSystem, str]:
     """The file system that a URL names, and the path on it.
 
     Accepts "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path. `webhdfs` is
     the name node's HTTP address, or several separated by ";". With it, a path without a scheme is on that HDFS, and
     "hdfs://host:port/path" is accepted too: such files come directly from the data nodes. `security`: who to be to a
-    secured HDFS, instead of `user`.
+    secured HDFS, instead of `user`; `tls`: how the servers of https URLs are checked.
     Raises UsageError for any other scheme, and for hdfs without `webhdfs`.
     """
     if webhdfs is not None and "://" not in url:
         from walferry.storage.webhdfs import WebHdfs
 
         addresses = [(one if "://" in one else f"http://{one}").rstrip("/") for one in webhdfs.split(";")]
-        return WebHdfs(";".join(addresses), user or getpass.getuser(), security=security), f"/{url.lstrip('/')}"
+        return WebHdfs(
+            ";".join(addresses), user or getpass.getuser(), security=security, tls=tls
+        ), f"/{url.lstrip('/')}"
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Local(), url
@@ -93,14 +101,14 @@ def open_file_system(
         path = url.split("://", 1)[1].partition("/")[2]
         from walferry.storage.webhdfs import WebHdfs
 
-        return WebHdfs(address, user or parts.username or getpass.getuser(), security=security), f"/{path}"
+        return WebHdfs(address, user or parts.username or getpass.getuser(), security=security, tls=tls), f"/{path}"
     if scheme == "hdfs" and parts.hostname:
         if webhdfs is None:
             raise UsageError(f"{url}: also give the HTTP address of its name node (option webhdfs)", url=url)
         http = webhdfs if "://" in webhdfs else f"http://{webhdfs}"
         name_node = f"hdfs://{parts.netloc.rpartition('@')[2]}"
         path = url.split("://", 1)[1].partition("/")[2]
-        files = open_hdfs(http, user or parts.username or getpass.getuser(), name_node, security=security)
+        files = open_hdfs(http, user or parts.username or getpass.getuser(), name_node, security=security, tls=tls)
         return files, f"/{path}"
     raise UsageError(
         f"{url}: unknown kind of file; use webhdfs://host:port/path, file:///path or a local path",

@@ -25,7 +25,7 @@ import hdfs_native
 from walferry.background import OneByOne, begun
 from walferry.errors import TransientError
 from walferry.request_meter import Meter, Service
-from walferry.security import Kerberos
+from walferry.security import Kerberos, Tls
 from walferry.storage.tokens import LIBRARY
 from walferry.storage.webhdfs import WebHdfs
 
@@ -67,8 +67,9 @@ class DirectHdfs(WebHdfs):
         timeout_s: float = 60,
         meter: Meter | None = None,
         security: Kerberos | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        super().__init__(url, user, timeout_s=timeout_s, meter=meter, security=security)
+        super().__init__(url, user, timeout_s=timeout_s, meter=meter, security=security, tls=tls)
         self._name_node = name_node
         self._timeout_s = timeout_s
         self._meter = meter

@@ -23,13 +23,14 @@ import requests
 import urllib3
 
 from walferry.background import made_once
-from walferry.errors import TransientError, WalferryError
-from walferry.security import AuthenticationError, Kerberos, handed
+from walferry.errors import TransientError, WalferryError, causes
+from walferry.security import AuthenticationError, Kerberos, Tls, handed
 from walferry.security.handed import Purpose, WorkerLoginError
 from walferry.security.held_token import HeldToken, register
 from walferry.security.sasl import GssapiExchange, named
 from walferry.security.tickets import credentials, library, told
 from walferry.security.token import Token, token_file
+from walferry.storage.https import prepare, refused, verified_by
 
 DEFAULT_LIFE_SECONDS = 24 * 3600.0
 """assumed when a name node does not tell"""
@@ -51,24 +52,17 @@ def hidden(text: str) -> str:
     return _SECRET.sub(r"\1(hidden)", text)
 
 
-def causes(error: BaseException) -> list[BaseException]:
-    """The error and the chain of its causes."""
-    found = [error]
-    while (cause := found[-1].__cause__ or found[-1].__context__) is not None:
-        found.append(cause)
-    return found
-
-
 class Tokens:
     """The current token of one identity at one HDFS; threads share it. In a worker its driver has made it."""
 
-    def __init__(self, urls: tuple[str, ...], kerberos: Kerberos) -> None:
-        """`urls`: the HTTP addresses of the HDFS's name nodes."""
+    def __init__(self, urls: tuple[str, ...], kerberos: Kerberos, tls: Tls | None = None) -> None:
+        """`urls`: the HTTP addresses of the HDFS's name nodes; `tls`: how they are checked if they are https."""
         for name in _URL_LOGGERS:
             logging.getLogger(name).addFilter(_hide)
         self.kerberos = kerberos
+        self._tls = tls
         self._urls = urls
-        self.token = HeldToken(Purpose(f"HDFS at {';'.join(urls)}", kerberos), self._made)
+        self.token = HeldToken(Purpose(f"HDFS at {';'.join(urls)}", kerberos, tls), self._made)
         self._written: Token | None = None
 
     def current(self) -> Token:
@@ -113,7 +107,7 @@ class Tokens:
 
     def _asked(self, url: str) -> tuple[Token, float]:
         """A token of the name node at `url`, and how many seconds it lives."""
-        login = _Login(url, self.kerberos)
+        login = _Login(url, self.kerberos, self._tls)
         # Only its renewer can renew a token, and only renewing tells how long it lives. The name node turns a principal
         # into the user's short name by its own rules.
         answer = login.asked("GET", {"op": "GETDELEGATIONTOKEN", "renewer": login.principal})
@@ -133,9 +127,9 @@ class Tokens:
 
 
 @made_once
-def tokens_of(urls: tuple[str, ...], kerberos: Kerberos) -> Tokens:
+def tokens_of(urls: tuple[str, ...], kerberos: Kerberos, tls: Tls | None = None) -> Tokens:
     """The one holder of this process for name nodes and an identity; workers get its token, too."""
-    tokens = Tokens(urls, kerberos)
+    tokens = Tokens(urls, kerberos, tls)
     register(tokens.token)
     return tokens
 
@@ -143,8 +137,9 @@ def tokens_of(urls: tuple[str, ...], kerberos: Kerberos) -> Tokens:
 class _Login:
     """Requests to one name node that prove the identity by SPNEGO (RFC 4559)."""
 
-    def __init__(self, url: str, kerberos: Kerberos) -> None:
+    def __init__(self, url: str, kerberos: Kerberos, tls: Tls | None = None) -> None:
         self._url = url
+        self._tls = tls
         self._kerberos = kerberos
         parts = urlsplit(url)
         self._host = parts.hostname or ""
@@ -156,24 +151,27 @@ class _Login:
     def asked(self, method: str, query: dict[str, str], path: str = "/webhdfs/v1/") -> dict[str, Any]:
         """The answer to a request; no message, no cause of an error has the query."""
         context = self._context()
-        failure: str | None = None
+        failure: WalferryError | None = None
         try:
             with requests.Session() as session:
                 # Neither a proxy nor ~/.netrc: they would get, or replace, the proof.
                 session.trust_env = False
                 session.verify = verified_by()
+                prepare(session, [self._url], self._tls)
                 answer = session.request(
                     method, f"{self._url}{path}", params=query, timeout=(10, 60), allow_redirects=False,
                     headers={"Authorization": f"Negotiate {base64.b64encode(self._stepped(context)).decode()}"},
                 )  # fmt: skip
         except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
-            failure = hidden(str(causes(error)[-1]))
-        if failure is not None:
-            raise TransientError(
-                f"WebHDFS at {self._url} does not answer (login of {self.principal}): {failure}; is it up?",
+            chain = causes(error)
+            failure = refused(error, chain, self._url) or TransientError(
+                f"WebHDFS at {self._url} does not answer (login of {self.principal}): {hidden(str(chain[-1]))}; is it "
+                "up?",
                 url=self._url,
                 failover=True,
             )
+        if failure is not None:
+            raise failure
         return self._content(answer, context)
 
     def refused(self, reason: str, to_do: str) -> AuthenticationError:
@@ -227,14 +225,9 @@ class _Login:
             return context.step(proof) or b""
 
 
-def page_of(url: str, kerberos: Kerberos, path: str, query: dict[str, str]) -> dict[str, Any]:
+def page_of(url: str, kerberos: Kerberos, path: str, query: dict[str, str], tls: Tls | None = None) -> dict[str, Any]:
     """A JSON page of the server at `url`. Raises the errors of `Tokens.current`."""
-    return _Login(url, kerberos).asked("GET", query, path)
-
-
-def verified_by() -> bool | str:
-    """What checks a server's certificate where `requests` must not follow the environment."""
-    return os.environ.get("REQUESTS_CA_BUNDLE") or True
+    return _Login(url, kerberos, tls).asked("GET", query, path)
 
 
 class TokenFile:

@@ -15,12 +15,13 @@ import requests
 import tenacity
 import urllib3
 
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import TransientError, WalferryError, causes
 from walferry.request_meter import Meter, Service
-from walferry.security import AuthenticationError, Kerberos, handed
+from walferry.security import AuthenticationError, Kerberos, Tls, handed
 from walferry.security.handed import WorkerLoginError
 from walferry.storage.filesystem import FileStatus, Owner, PermissionDeniedError, QuotaExceededError
-from walferry.storage.tokens import Tokens, causes, hidden, page_of, tokens_of, verified_by
+from walferry.storage.https import prepare, refused, verified_by
+from walferry.storage.tokens import Tokens, hidden, page_of, tokens_of
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 4
@@ -80,21 +81,22 @@ class WebHdfs:
         timeout_s: float = 60,
         meter: Meter | None = None,
         security: Kerberos | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """`meter` counts and delays the requests to the name node.
 
         With `security`, every request has a delegation token of that identity instead of `user`. All methods then also
-        raise AuthenticationError and KerberosUnavailableError.
+        raise AuthenticationError and KerberosUnavailableError. `tls`: how the servers of https URLs are checked; all
+        methods then also raise TlsError.
         """
         name_nodes = [one.rstrip("/") for one in url.split(";") if one]
         self.url = ";".join(name_nodes)
         self._user = user
         self._security = security
-        self._tokens = None if security is None else tokens_of(tuple(name_nodes), security)
+        self._tls = tls
+        self._tokens = None if security is None else tokens_of(tuple(name_nodes), security, tls)
         self._session = _Session(name_nodes, meter, self._tokens)
-        for scheme in ("http://", "https://"):
-            adapter = requests.adapters.HTTPAdapter(pool_connections=CONNECTIONS, pool_maxsize=CONNECTIONS)
-            self._session.mount(scheme, adapter)
+        prepare(self._session, name_nodes, tls, CONNECTIONS)
         if self._tokens is None:
             self._session.params = {"user.name": user}
         self._client = _Client(self.url, timeout=(min(timeout_s, 10), timeout_s), session=self._session)
@@ -233,7 +235,7 @@ class WebHdfs:
                 if self._security is None:
                     page = self._session.get(f"{url}/jmx", params=query, timeout=10).json()
                 else:
-                    page = page_of(url, self._security, "/jmx", query)
+                    page = page_of(url, self._security, "/jmx", query, self._tls)
                 return int(page["beans"][0]["CapacityRemaining"])
             except (WalferryError, *_CONNECTION_ERRORS, ValueError, LookupError) as error:
                 _log.info("%s does not tell how much space is left: %s", url, hidden(str(error)))
@@ -305,6 +307,9 @@ class WebHdfs:
             for cause in chain:
                 if isinstance(cause, (FileNotFoundError, WalferryError)):
                     raise cause from None  # raised by the chunks passed to `write`
+            untrusted = refused(error, chain, self.url)
+            if untrusted is not None:
+                raise untrusted from self._shown(error)
             reason = hidden(str(chain[-1]))
             message = f"WebHDFS at {self.url} does not answer ({operation} of {path}): {reason}; is it up?"
             raise TransientError(message, failover=True, **facts) from self._shown(error)

@@ -14,9 +14,11 @@ from urllib.parse import quote
 
 import httpx
 
-from walferry.errors import TransientError, WalferryError
-from walferry.security import Kerberos
+from walferry.errors import TransientError, WalferryError, causes
+from walferry.security import Kerberos, Tls
+from walferry.security.tls import context
 from walferry.storage import PermissionDeniedError
+from walferry.storage.https import refused
 from walferry.storage.tokens import Tokens, tokens_of
 from walferry.wal.files import Place, WalFile, listed_as_sealed, parse_wal_name
 
@@ -88,21 +90,27 @@ def compare(known: Mapping[str, KnownWal], listing: Listing) -> Changes:
     return Changes(tuple(new), tuple(sealed), tuple(moved), tuple(grown), tuple(sorted(gone)))
 
 
-async def list_wals(webhdfs: str, user: str, root: str, security: Kerberos | None = None) -> Listing:
+async def list_wals(
+    webhdfs: str, user: str, root: str, security: Kerberos | None = None, tls: Tls | None = None
+) -> Listing:
     """List every WAL file of user tables below `root`; `webhdfs` is one NameNode's URL, or several separated by ";".
 
-    `security`: who to be to a secured HDFS, instead of `user`.
+    `security`: who to be to a secured HDFS, instead of `user`; `tls`: how the servers of https URLs are checked.
 
     Live folders are listed before the archive, so that a file that moves in between is seen at least once; its later
     place counts. Raises PermissionDeniedError, and TransientError if the NameNode does not answer or folders keep
-    moving.
+    moving, and TlsError.
     """
+    urls = [url.rstrip("/") for url in webhdfs.split(";")]
+    secure = tls is not None and any(url.startswith("https:") for url in urls)
     # trust_env: never through this machine's proxy.
     async with httpx.AsyncClient(
-        timeout=TIMEOUT_SECONDS, limits=httpx.Limits(max_connections=CONNECTIONS), trust_env=False
+        timeout=TIMEOUT_SECONDS,
+        limits=httpx.Limits(max_connections=CONNECTIONS),
+        trust_env=False,
+        verify=context(tls, "httpx") if tls is not None and secure else True,
     ) as client:
-        urls = [url.rstrip("/") for url in webhdfs.split(";")]
-        tokens = None if security is None else tokens_of(tuple(urls), security)
+        tokens = None if security is None else tokens_of(tuple(urls), security, tls)
         name_node = _NameNode(client, urls, user, tokens)
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -183,6 +191,9 @@ class _NameNode:
             )
             content = answer.json()
         except (httpx.HTTPError, ValueError) as error:
+            untrusted = refused(error, causes(error), url)
+            if untrusted is not None:
+                raise untrusted from None
             message = f"WebHDFS at {url} does not answer (list of {path}): {error or 'it took too long'}; is it up?"
             raise TransientError(message, path=path, url=url) from error
         if answer.is_success:

@@ -27,7 +27,7 @@ from walferry.run.progress.requests import requests_of
 from walferry.run.recorded_spec import options_of, source_of, spec_of
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster
-from walferry.security import Kerberos
+from walferry.security import Kerberos, Tls
 from walferry.wal.files import Place, WalFile
 from walferry.wal.open import Until, bytes_held, open_wal
 from walferry.watch.listing import Changes, KnownWal, compare, list_wals
@@ -73,20 +73,25 @@ def known_wals(ledger: Ledger, run_id: str) -> dict[str, KnownWal]:
 def list_now(cluster: Cluster) -> Listing:
     """A fresh listing of the cluster's WAL files. Raises TransientError when the NameNode does not answer."""
     address = cluster.address()
-    return asyncio.run(list_wals(cluster.webhdfs, address.user, address.wal_path, address.security))
+    return asyncio.run(list_wals(cluster.webhdfs, address.user, address.wal_path, address.security, address.tls))
 
 
 async def changes_since(
-    known: Mapping[str, KnownWal], webhdfs: str, user: str, root: str, security: Mapping[str, Any] | None = None
+    known: Mapping[str, KnownWal],
+    webhdfs: str,
+    user: str,
+    root: str,
+    security: Mapping[str, Any] | None = None,
+    tls: Mapping[str, Any] | None = None,
 ) -> Changes:
     """What changed between `known` and a fresh listing; blocks no thread. Raises the errors of `listing.list_wals`.
 
-    `security`: the fields of a `Kerberos`, also as JSON has them.
+    `security` and `tls`: the fields of a `Kerberos` and a `Tls`, also as JSON has them.
     """
-    who = None
+    who, checks = None, None if tls is None else Tls(**tls)
     if security is not None:
         who = Kerberos(**{**security, "realms": tuple((end, realm) for end, realm in security["realms"])})
-    return await asyncio.to_thread(compare, known, await list_wals(webhdfs, user, root, who))
+    return await asyncio.to_thread(compare, known, await list_wals(webhdfs, user, root, who, checks))
 
 
 def look_into_open(ledger: Ledger, run_id: str, listing: Listing, cluster: Cluster) -> Listing:

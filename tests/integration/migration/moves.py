@@ -59,6 +59,8 @@ def cluster_keys(cluster: MiniCluster) -> dict[str, Any]:
     if address.security is not None:
         login = asdict(address.security) | {"realms": dict(address.security.realms)}
         keys["security"] = {name: value for name, value in login.items() if value is not None}
+    if address.tls is not None:
+        keys["tls"] = asdict(address.tls)
     return keys
 
 

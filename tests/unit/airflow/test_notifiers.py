@@ -95,6 +95,12 @@ def test_the_error_behind_a_failed_task_says_what_it_is_told_as(error: Exception
     assert kind_of(seen) == kind
 
 
+def test_an_error_that_is_its_own_cause_has_a_kind() -> None:
+    error = OSError("reset")
+    error.__cause__ = error
+    assert kind_of(error) == "failure"
+
+
 def test_a_failed_spark_app_is_told_by_the_phase_that_it_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     monkeypatch.setenv("WALFERRY_LEDGER", url)

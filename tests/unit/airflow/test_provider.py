@@ -15,7 +15,7 @@ from walferry.airflow.hook import HBaseHook, examine
 from walferry.errors import TransientError, UsageError
 from walferry.hbase import zookeeper
 from walferry.run.spec import Cluster
-from walferry.security.spec import Security
+from walferry.security.spec import Security, TlsKeys
 from walferry.spark.__main__ import dependencies, pack
 
 ASK_AIRFLOW = """
@@ -41,7 +41,7 @@ def test_airflow_takes_form_fields_and_links_from_the_provider(tmp_path: Path) -
     known = json.loads(answer.stdout.splitlines()[-1])
     assert {name.removeprefix("extra__hbase__") for name in known["fields"]} == {
         "znode", "webhdfs", "rootdir", "waldir", "thrift", "user", "principal", "keytab", "ccache", "service", "qop",
-        "zookeeper_service", "realms",
+        "zookeeper_service", "realms", "tls_rpc", "tls_zookeeper", "tls_ca", "tls_certificate", "tls_key",
     }  # fmt: skip
     assert known["form"]["relabeling"]["host"] == "ZooKeeper quorum"
     assert set(known["form"]["hidden_fields"]) == {"schema", "login", "password"}
@@ -50,7 +50,8 @@ def test_airflow_takes_form_fields_and_links_from_the_provider(tmp_path: Path) -
 
 
 def test_the_form_names_every_key_that_a_connection_is_read_from() -> None:
-    keys = {*Cluster.model_fields, *Security.model_fields} - {"zookeeper", "security"}
+    tls = {f"tls_{name}" for name in TlsKeys.model_fields}
+    keys = ({*Cluster.model_fields, *Security.model_fields} | tls) - {"zookeeper", "security", "tls"}
     assert set(CONNECTION_TYPE["conn-fields"]) == keys
     for name in [CONNECTION_TYPE["hook-class-name"], *get_provider_info()["extra-links"]]:
         module, _, kind = name.rpartition(".")

@@ -7,14 +7,14 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unit.hbase.rpc_server import VERSION, delimited, frame, read_handshake, read_request, server, version_answer
 from walferry.clock import steady_s
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import Simple
@@ -22,62 +22,11 @@ from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, Re
 from walferry.hbase.rpc import PART_BYTES, ConnectionPool, RpcConnection, decode_delimited, encode_request
 
 VERSION_REQUEST = "0000001e1a08111a10476574436c7573746572537461747573200138e0d403020800"
-VERSION_ANSWER = "00000019020811150a130a0f0a0d322e362e332d6861646f6f70335000"
 SCAN_ANSWER = (
     "000000400608011a02081e1a0801109c808080e08dfad00f180120e0d40330003800400058040000001a"
     "0000001000000002000272310166710000018bcfe56800047631"
 )
 NOT_FOUND = "org.apache.hadoop.hbase.TableNotFoundException"
-VERSION = pb.GetClusterStatusRequest(options=[0])
-
-
-def frame(*parts: bytes) -> bytes:
-    body = b"".join(parts)
-    return len(body).to_bytes(4, "big") + body
-
-
-def delimited(message: pb.ResponseHeader | pb.GetClusterStatusResponse) -> bytes:
-    content = bytes(message.SerializeToString())
-    assert len(content) < 128
-    return bytes([len(content)]) + content
-
-
-def receive(peer: socket.socket, length: int) -> bytes:
-    data = b""
-    while len(data) < length and (more := peer.recv(length - len(data))):
-        data += more
-    return data
-
-
-def read_request(peer: socket.socket) -> bytes:
-    length = receive(peer, 4)
-    return length + receive(peer, int.from_bytes(length, "big"))
-
-
-def read_handshake(peer: socket.socket) -> tuple[bytes, pb.ConnectionHeader]:
-    preamble = receive(peer, 6)
-    return preamble, pb.ConnectionHeader.FromString(read_request(peer)[4:])
-
-
-@contextmanager
-def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A socket that treats every connection as `serve` says, one after the other."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def accept() -> None:
-            while True:
-                try:
-                    peer, _ = listening.accept()
-                except OSError:
-                    return
-                with peer, suppress(ConnectionResetError):
-                    serve(peer)
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        listening.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
 
 
 def test_a_request_is_framed_as_hbase_accepted_it() -> None:
@@ -100,7 +49,7 @@ def test_a_call_says_who_it_is_and_returns_what_the_server_recorded() -> None:
     def serve(peer: socket.socket) -> None:
         seen.extend(read_handshake(peer))
         seen.append(read_request(peer))
-        peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", "0801", 1)))
+        peer.sendall(version_answer(1))
 
     with server(serve) as address:
         connection = RpcConnection(address, "MasterService", None, Simple("alice"))
@@ -215,7 +164,7 @@ def test_past_its_deadline_a_request_is_not_sent_and_the_server_is_told_what_is_
         read_handshake(peer)
         while request := read_request(peer):
             requests.append(request)
-            peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", f"08{len(requests):02}", 1)))
+            peer.sendall(version_answer(len(requests)))
 
     with server(serve) as address, closing(RpcConnection(address, "MasterService")) as connection:
 
@@ -263,7 +212,7 @@ def test_may_send_is_asked_before_each_part_and_what_it_forbids_never_arrives() 
                 if len(received) > 4 and len(received) == 4 + int.from_bytes(received[:4], "big"):
                     call, _ = decode_delimited(memoryview(bytes(received)), 4, pb.RequestHeader)
                     received.clear()
-                    peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", f"08{call.call_id:02x}", 1)))
+                    peer.sendall(version_answer(call.call_id))
         ended.set()
 
     def send(parts: int, allowed: int) -> int:
@@ -363,7 +312,7 @@ def test_the_pool_replaces_a_connection_that_the_server_closed_while_idle() -> N
     def serve(peer: socket.socket) -> None:
         read_handshake(peer)
         read_request(peer)
-        peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", "0801", 1)))
+        peer.sendall(version_answer(1))
 
     with server(serve) as address:
         pool = ConnectionPool(Simple("alice"))
@@ -387,7 +336,7 @@ def test_a_process_with_more_than_a_thousand_open_files_keeps_its_connections() 
         read_handshake(peer)
         for call in (b"\x01", b"\x02"):
             read_request(peer)
-            peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", "08" + call.hex(), 1)))
+            peer.sendall(version_answer(call[0]))
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2048:

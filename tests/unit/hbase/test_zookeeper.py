@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kazoo.protocol.states import KeeperState
 
-from walferry.errors import DamagedInputError
+from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import zookeeper
+from walferry.hbase.errors import LoginRefusedError
 from walferry.hbase.zookeeper import Server, _first_server, parse_znode, unwrap
+from walferry.security import Kerberos
 
 WRAPPER = "ff000000146d61737465723a32363030300eaeacad1ec2f39f"
 MASTER = WRAPPER + "504255460a160a093132372e302e302e311090cb0118b3f19ae29f34100018ffffffff0f"
@@ -77,10 +81,14 @@ def test_a_client_that_has_given_up_is_replaced_by_a_new_one(monkeypatch: pytest
     class Kazoo:
         def __init__(self, hosts: str, **_: object) -> None:
             self.client_state = KeeperState.CONNECTED
+            self.connected = True
             self.ended: list[str] = []
             made.append(self)
 
-        def start(self, timeout: float) -> None: ...
+        def start_async(self) -> threading.Event:
+            connected = threading.Event()
+            connected.set()
+            return connected
 
         def stop(self) -> None:
             self.ended.append("stop")
@@ -97,3 +105,38 @@ def test_a_client_that_has_given_up_is_replaced_by_a_new_one(monkeypatch: pytest
     first.client_state = KeeperState.CLOSED
     assert ensemble.client is not first
     assert (first.ended, len(made)) == (["stop", "close"], 2)
+
+
+def test_a_login_that_fails_right_after_the_connection_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kazoo says that it is connected first, and its thread logs in then."""
+    told: list[Callable[[WalferryError], None]] = []
+
+    class Kazoo:
+        client_state = KeeperState.CLOSED
+        connected = False
+
+        def __init__(self, hosts: str, **options: Any) -> None:
+            pass
+
+        def start_async(self) -> threading.Event:
+            told[0](LoginRefusedError("the keytab is missing", server="zk:1", principal=None, reason=""))
+            connected = threading.Event()
+            connected.set()
+            return connected
+
+        def stop(self) -> None:
+            pass
+
+        close = stop
+
+    def sasl_options(_: Kerberos, refused: Callable[[WalferryError], None]) -> dict[str, object]:
+        told.append(refused)
+        return {}
+
+    monkeypatch.setattr(zookeeper, "KazooClient", Kazoo)
+    monkeypatch.setattr(zookeeper, "sasl_options", sasl_options)
+    monkeypatch.setattr(zookeeper, "be_patient", lambda *_: None)
+    ensemble = zookeeper.ZooKeeper("zk:1", "/hbase", security=Kerberos("ferry@REALM"))
+    for _ in range(2):
+        with pytest.raises(LoginRefusedError, match="the keytab is missing"):
+            _ = ensemble.client

@@ -1,7 +1,8 @@
-"""The keys `security` of a spec, and a connection's extras for them."""
+"""The keys `security` and `tls` of a spec, and a connection's extras for them."""
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from walferry.errors import UsageError
 from walferry.run.given_spec import cluster_from_connection, parse_keys
 from walferry.run.spec import Cluster
-from walferry.security import Kerberos
+from walferry.security import Kerberos, Tls
 
 CLUSTER = {"webhdfs": "http://nn:9870", "rootdir": "hdfs://nn:8020/hbase"}
+PEM_KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg"
 KEYTAB_CONTENT = "BQIAAABKAAEACEVYQU1QTEUuQ09NAAVmZXJyeQ=="
 
 
@@ -85,3 +87,43 @@ def test_a_connection_has_the_keys_as_fields_of_its_form_or_as_in_a_spec(extra: 
         "ferry@A", "/k", qop="auth-conf", zookeeper_service=None, realms=(("b", "B"),)
     )
     assert found.user is None
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"tls_ca": "/ca.pem", "tls_certificate": "/me.pem", "tls_key": "/me.key", "tls_rpc": "true"},
+        {"tls": {"ca": "/ca.pem", "certificate": "/me.pem", "key": "/me.key", "rpc": True}},
+        {"tls": '{"ca": "/ca.pem", "certificate": "/me.pem", "key": "/me.key", "rpc": true}'},
+    ],
+)
+def test_a_connection_has_the_keys_of_tls_as_fields_or_as_in_a_spec(extra: dict[str, Any]) -> None:
+    found = cluster_from_connection("ours", "zk", None, CLUSTER | extra)
+    assert pickle.loads(pickle.dumps(found.address())).tls == Tls("/ca.pem", "/me.pem", "/me.key", rpc=True)
+    assert Cluster.model_validate(found.model_dump()) == found
+    assert cluster_from_connection("ours", "zk", None, CLUSTER).address().tls is None
+
+
+@pytest.mark.parametrize("name", ["tls", "security"])
+@pytest.mark.parametrize("given", [True, "yes", "[1]", ["rpc"]])
+def test_what_a_connection_says_of_both_is_never_left_out(name: str, given: Any) -> None:
+    with pytest.raises(UsageError, match=f"connection ours: {name} must be a mapping, as in a spec"):
+        cluster_from_connection("ours", "zk", None, {**CLUSTER, name: given})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"ca": "ca.pem"}, "tls.ca: give the whole path of a PEM file, never its content"),
+        ({"certificate": "/me.pem", "key": PEM_KEY}, "tls.key: give the whole path of a PEM file, never its content"),
+        ({"certificate": "/me.pem"}, "tls: give certificate and key together"),
+        ({"key": "/me.key"}, "tls: give certificate and key together"),
+        ({"verify": False}, "tls.verify"),
+        ({"ca": "/ca.pem"}, "no service uses it: set its `rpc` or `zookeeper`, or give `webhdfs` a https URL"),
+    ],
+)
+def test_a_wrong_key_of_tls_is_named_and_no_value_is_quoted(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_keys(Cluster, {"zookeeper": "zk:2181", **CLUSTER, "tls": wrong}, origin="spec")
+    assert said in raised.value.message
+    assert "MIIE" not in raised.value.message

@@ -26,7 +26,7 @@ OPEN, CLOSED = header(), header() + TRAILER
 class Source:
     """Tables of one region each, with the family `f`."""
 
-    address = SimpleNamespace(user="me", security=None)
+    address = SimpleNamespace(user="me", security=None, tls=None)
 
     def __init__(self, root: Path) -> None:
         self.root = root

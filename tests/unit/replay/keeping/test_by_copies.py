@@ -43,7 +43,7 @@ ME = ClusterAddress("none:1", user="me")
 class Source:
     """A source whose region servers tell no settings, and which has no peers."""
 
-    address = SimpleNamespace(user="me", security=None)
+    address = SimpleNamespace(user="me", security=None, tls=None)
 
     def servers(self) -> list[object]:
         return []

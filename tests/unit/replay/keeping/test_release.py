@@ -160,13 +160,13 @@ def test_the_user_in_a_folders_url_deletes_it(run: Run, monkeypatch: pytest.Monk
     """As it was created: under another name HDFS may refuse it."""
     users: list[str | None] = []
 
-    def opened(url: str, *, user: str | None, security: object) -> tuple[Local, str]:
+    def opened(url: str, *, user: str | None, security: object, tls: object = None) -> tuple[Local, str]:
         users.append(user)
         return Local(), "/nowhere/move-1"
 
     monkeypatch.setattr(copies, "open_file_system", opened)
     monkeypatch.setattr(objects, "restore", lambda *_, **__: ([], []))
-    run.source.__dict__["address"] = SimpleNamespace(user="me", security=None)
+    run.source.__dict__["address"] = SimpleNamespace(user="me", security=None, tls=None)
     for name in ("webhdfs://you@host:1/a", "webhdfs://host:1/b"):
         run.ledger.objects.plan("source", "folder", name)
     abort(run, "enough")
