@@ -12,12 +12,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from walferry.embedded.airflow import USERNAME
 from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.environment import Environment
 from walferry.embedded.spark import SparkCluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, put
 
+READER = "reader"
+"""a user whom Airflow lets change nothing"""
 WINDOWED = "windowed"
 VARIABLES = {
     # Windows of the log last a minute instead of an hour.
@@ -37,6 +40,8 @@ def environment(servers: Environment, clusters: tuple[MiniCluster, MiniCluster])
     with pytest.MonkeyPatch.context() as patch:
         for name, value in VARIABLES.items():
             patch.setenv(name, value)
+        users = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USERNAME}:admin,{READER}:viewer"}
+        servers.airflow.environment = {**servers.airflow.environment, **users}
         servers.airflow.start(servers.connections())
         try:
             servers.airflow.unpause("hbase_migrate")

@@ -17,6 +17,7 @@ import jwt
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from e2e.conftest import READER
 from unit.airflow.board_ledger import EVIL, fill
 from unit.migration.filled_ledger import CLUSTER
 from unit.moments.keep_ledger import keep
@@ -101,10 +102,11 @@ def elsewhere(url: str, environment: Environment) -> bool:
     return not url.startswith((environment.airflow.url + "/", "data:", "blob:"))
 
 
-def log_in(page: Page, environment: Environment, path: str) -> None:
+def log_in(page: Page, environment: Environment, path: str, user: str = USERNAME) -> None:
+    passwords = json.loads((environment.airflow.directory / "passwords.json").read_text())
     page.goto(environment.airflow.url + path)
-    page.fill("input[name=username]", USERNAME)
-    page.fill("input[name=password]", environment.airflow.password)
+    page.fill("input[name=username]", user)
+    page.fill("input[name=password]", passwords[user])
     page.press("input[name=password]", "Enter")
     page.wait_for_url(f"**{path}")
 
@@ -361,6 +363,23 @@ def test_a_login_that_has_ended_is_said_and_leads_back(
     expect(page.locator("#runs tbody tr").first).to_be_visible()  # what was known stays
     page.get_by_role("link", name="Log in again").click()
     page.wait_for_selector("input[name=password]")
+
+
+def test_who_only_reads_in_airflow_sees_no_row_that_differs(
+    context: BrowserContext, environment: Environment, book: Ledger
+) -> None:
+    page = context.new_page()
+    log_in(page, environment, "/walferry/", READER)
+    page.goto(f"{environment.airflow.url}/walferry/runs/visits-1")
+    row = page.locator("#differences-rows tr").first
+    expect(row).to_contain_text("hidden: Airflow does not let you trigger the DAG hbase_migrate")
+    expect(row).to_contain_text("history-dependent")
+    assert "4 versions" not in page.content()
+    page.goto(f"{environment.airflow.url}/walferry/runs/visits-1/report")
+    assert "hidden" in page.content()
+    assert "4 versions" not in page.content()
+    dag_runs = f"{environment.airflow.url}/api/v2/dags/hbase_migrate/dagRuns"
+    assert page.request.post(dag_runs, data={"logical_date": None}).status == 403
 
 
 def test_airflows_navigation_leads_to_the_board(

@@ -227,6 +227,8 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             assert ledger.run("e2e-1").state == "done"
             assert not ledger.of("e2e-1").log.gaps()
             ledger.verify_audit()
+            trail = ledger.of("e2e-1").audit_trail()
+            assert {line.actor for line in trail if line.action == "trigger"} == {"airflow admin"}
             for phase in ("approve", "write_stop"):
                 assert (ledger.of("e2e-1").phases.facts(phase) or {})["by"].startswith("airflow ")
         assert (environment.reports / "e2e-1" / "report.txt").exists()

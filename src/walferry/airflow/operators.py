@@ -25,6 +25,7 @@ from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, SparkLink
 from walferry.airflow.spark_submit import SparkHook
 from walferry.errors import TransientError, UsageError, WalferryError, is_transient
+from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.process import open_ledger, opened, quiet_libraries, reports_folder
 from walferry.run.heartbeat import note_submitted
@@ -72,7 +73,17 @@ def open_run(
         context = get_current_context()
         owner = f"airflow {context['dag'].dag_id} {context['run_id']}"
     with final_errors(), open_ledger() as ledger:
-        return start_run(ledger, {"name": name, "tables": list(tables), **keys}, airflow_connection, owner, kind)
+        run_id = start_run(ledger, {"name": name, "tables": list(tables), **keys}, airflow_connection, owner, kind)
+        record_trigger(ledger, run_id, get_current_context())
+        return run_id
+
+
+def record_trigger(ledger: Ledger, run_id: str, context: Mapping[str, Any]) -> None:
+    """Record in the audit trail who has triggered a task's DAG run, if a person has. Repeating it does nothing."""
+    person = getattr(context.get("dag_run"), "triggering_user_name", None)
+    trail, about = ledger.of(run_id), {"dag_run": context["run_id"]}
+    if person and not any((line.action, line.inputs) == ("trigger", about) for line in trail.audit_trail()):
+        trail.audit(f"{ACTOR} {person}", "trigger", about)
 
 
 def do_phase(

@@ -3,24 +3,28 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.testclient import TestClient
 
-from unit.airflow.board_ledger import aborted, done, spec
+from unit.airflow.board_ledger import TABLES, aborted, done, spec
+from unit.migration.filled_ledger import compared
+from unit.migration.pair_ledger import differs, one_pass
 from walferry.airflow.board.app import HERE, REPAIR_DAG, NotLoggedInError, create_app
+from walferry.airflow.board.hidden import HIDDEN
 from walferry.airflow.board.ledger_cache import LedgerCache
 from walferry.airflow.dags import hbase_repair
-from walferry.ledger import Ledger
+from walferry.ledger import Difference, Ledger, RangeComparison
 
 
 def anybody() -> None:
     """Lets everybody in."""
 
 
-def mounted(source: LedgerCache, guard: Callable[[], None] = anybody) -> TestClient:
+def mounted(source: LedgerCache, guard: Callable[..., None] = anybody) -> TestClient:
     """The board below /walferry, as Airflow mounts it."""
     airflow = FastAPI()
     airflow.mount("/walferry", create_app(guard, source))
@@ -230,6 +234,43 @@ def test_the_report_is_what_the_command_prints(client: TestClient) -> None:
     answer = client.get("/walferry/runs/visits/report")
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.text.startswith("Run visits-1: done")
+
+
+def who_sees_rows(request: Request) -> None:
+    request.state.sees_rows = True
+
+
+@pytest.fixture
+def secretive(url: str) -> LedgerCache:
+    """A migration in which a row was accepted, and a pair: what differs in both has a row key and a value to hide."""
+    row, detail = b"kept-key", "f:q at the source is kept-value"
+    with Ledger.open(url, actor="tester") as ledger:
+        moved = ledger.of(ledger.open_run("moved", "tester", spec("moved", TABLES), "tester").run_id)
+        found = Difference("customers", row, "unexplained", detail, "fingerprint")
+        region = RangeComparison("customers", "r1", b"", b"", 1, 1, "a", 1, 1, "b", {})
+        moved.comparisons.record(compared("customers", 1), [region], [found])
+        moved.comparisons.accept([found], "it is known", "kim")
+        pair = ledger.of(ledger.open_run("shop", "pair", spec("shop"), "tester", "pair").run_id)
+        one_pass(pair, replace(differs(row), detail=detail))
+    return LedgerCache(url)
+
+
+@pytest.mark.parametrize(
+    ("path", "hides"),
+    [
+        ("/walferry/api/runs/moved-1", 3),  # the difference in two lists, and the line of the audit trail
+        ("/walferry/runs/moved-1/report", 1),
+        ("/walferry/api/runs/shop-1", 1),
+        ("/walferry/api/runs", 0),
+    ],
+)
+def test_rows_that_differ_are_shown_to_nobody_who_only_reads(secretive: LedgerCache, path: str, hides: int) -> None:
+    seen = mounted(secretive, who_sees_rows).get(path).text
+    for what in ("kept-value", "kept-key"):
+        assert (what in seen) == bool(hides)
+    reader = mounted(secretive).get(path).text  # after an answer with all of it
+    assert "kept" not in reader
+    assert reader.count(HIDDEN) == hides
 
 
 def test_data_docs_are_served_from_their_folder_and_from_nowhere_else(url: str, tmp_path: Path) -> None:

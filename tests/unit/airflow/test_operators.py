@@ -6,12 +6,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import patch
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from unit.airflow.board_ledger import spec
 from walferry import pipeline
 from walferry.airflow import example_dags
 from walferry.airflow.dags import hbase_migrate
@@ -26,6 +28,7 @@ from walferry.airflow.operators import (
     approved_by,
     do_phase,
     finish,
+    record_trigger,
     step,
 )
 from walferry.airflow.spark_submit import SparkHook, app_page, cluster_conf
@@ -253,6 +256,15 @@ def test_the_apps_page_is_told_once_its_id_is_read(
     context()["ti"].xcom_push.assert_called_once_with(key=SparkLink().xcom_key, value=page)
     assert SparkLink().get_link(operator, ti_key=None) == page
     assert app_page("http://rm:8088", "yarn", "application_1_2") == "http://rm:8088/cluster/app/application_1_2"
+
+
+def test_the_trail_names_who_triggered_a_dag_run_once(ledger: Ledger) -> None:
+    run = ledger.open_run("moved", "airflow manual_1", spec("moved"), "airflow manual_1").run_id
+    for dag_run, person in (("manual_1", "kim"), ("manual_1", "kim"), ("scheduled_2", None), ("manual_3", "lee")):
+        context = {"run_id": dag_run, "dag_run": SimpleNamespace(triggering_user_name=person)}
+        record_trigger(ledger, run, context)
+    told = [(line.actor, line.inputs) for line in ledger.of(run).audit_trail() if line.action == "trigger"]
+    assert told == [("airflow kim", {"dag_run": "manual_1"}), ("airflow lee", {"dag_run": "manual_3"})]
 
 
 Attempt = Literal["final", "transient", "killed"]

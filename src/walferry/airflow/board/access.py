@@ -1,4 +1,5 @@
-"""Who may see the board: users whom Airflow lets read the runs of the DAG `hbase_migrate`.
+"""Who may see the board: users whom Airflow lets read the runs of the DAG `hbase_migrate`; rows that differ, with their
+cells, only those whom it lets trigger it.
 
 Airflow mounts a plugin's app beside its own routes, without a login. So this module checks what Airflow's routes check:
 the login cookie or a Bearer token, then the auth manager.
@@ -20,6 +21,7 @@ from walferry.airflow.board.app import NotLoggedInError
 DAG = "hbase_migrate"
 
 _reads_runs = requires_access_dag("GET", DagAccessEntity.RUN, DAG)
+_triggers_runs = requires_access_dag("POST", DagAccessEntity.RUN, DAG)
 
 
 async def logged_in(
@@ -34,13 +36,19 @@ async def logged_in(
 
 
 def may_read(request: Request, user: Annotated[BaseUser, Depends(logged_in)]) -> None:
-    """Let the request through. Raises NotLoggedInError, or HTTPException 403 for a user without the permission."""
+    """Let the request through, and set `request.state.sees_rows`. Raises NotLoggedInError, or HTTPException 403 for a
+    user without the permission."""
     try:
         _reads_runs(request, user)
     except HTTPException as refused:
         raise HTTPException(
             refused.status_code, f"you are logged in, but Airflow does not let you read the runs of the DAG {DAG}"
         ) from None
+    try:
+        _triggers_runs(request, user)
+    except HTTPException:
+        return
+    request.state.sees_rows = True
 
 
 def _login_page(request: Request) -> str:

@@ -18,6 +18,7 @@ from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from walferry.airflow.board.data import Pages, check_audit, overview, run_page
+from walferry.airflow.board.hidden import without_rows
 from walferry.airflow.board.ledger_cache import LedgerCache
 from walferry.errors import TransientError, WalferryError
 from walferry.migration.report import render, summary
@@ -49,7 +50,8 @@ class NotLoggedInError(WalferryError):
 
 
 def create_app(guard: Callable[..., Any], source: LedgerCache | None = None) -> FastAPI:
-    """The board as an app. `guard` is a dependency of every route and raises if the caller has no access."""
+    """The board as an app. `guard` is a dependency of every route and raises if the caller has no access; it sets
+    `request.state.sees_rows` if the caller may see rows that differ."""
     ledgers = source or LedgerCache()
     # FastAPI would serve its docs and its schema without the guard, so both are switched off.
     app = FastAPI(title="walferry", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(guard)])
@@ -73,12 +75,12 @@ def _add_pages(app: FastAPI, source: LedgerCache) -> None:
         return _page(request, "run.html", run=run, repair=f"{_airflow(request)}/dags/{REPAIR_DAG}")
 
     @app.get("/runs/{run_id}/report")
-    def report_of_a_run(run_id: str) -> Response:
+    def report_of_a_run(request: Request, run_id: str) -> Response:
         """The report that `walferry report` prints."""
         ledger = source.ledger()
-        return Response(
-            render(summary(ledger.of(ledger.find(run_id).run_id))) + "\n", media_type="text/plain; charset=utf-8"
-        )
+        report = summary(ledger.of(ledger.find(run_id).run_id))
+        shown = report if _sees_rows(request) else without_rows(report)
+        return Response(f"{render(shown)}\n", media_type="text/plain; charset=utf-8")
 
     @app.get("/runs/{run_id}/docs/{path:path}")
     def data_docs_of_a_run(run_id: str, path: str) -> Response:
@@ -104,6 +106,7 @@ def _add_data(app: FastAPI, source: LedgerCache) -> None:
 
     @app.get("/api/runs/{run_id}")
     def one_run(
+        request: Request,
         run_id: str,
         tables: Page = 0,
         lanes: Page = 0,
@@ -116,7 +119,10 @@ def _add_data(app: FastAPI, source: LedgerCache) -> None:
     ) -> Response:
         """Everything about one run; the numbers select the pages of its long lists, from 0."""
         pages = Pages(tables, lanes, gaps, comparison, differences, quarantine, audit, passes)
-        return _json(source.kept((run_id, pages), lambda ledger: run_page(ledger, ledger.find(run_id), pages)))
+        rows = _sees_rows(request)
+        return _json(
+            source.kept((run_id, pages, rows), lambda ledger: run_page(ledger, ledger.find(run_id), pages, rows=rows))
+        )
 
     @app.get("/api/audit-check")
     def audit_check() -> Response:
@@ -174,6 +180,10 @@ def _add_errors(app: FastAPI) -> None:
 def _wants_page(request: Request) -> bool:
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     return not path.startswith(("/api/", "/static/"))
+
+
+def _sees_rows(request: Request) -> bool:
+    return bool(getattr(request.state, "sees_rows", False))
 
 
 def _airflow(request: Request) -> str:

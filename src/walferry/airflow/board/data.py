@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from walferry.airflow.board.hidden import hidden_inputs, hidden_rows, without_rows
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
 from walferry.airflow.board.passes import passes
 from walferry.amounts import amount, rows_differ
@@ -117,12 +118,13 @@ def _head(ledger: Ledger, run: RunRecord, now: Status) -> Facts:
 # ------------------------------------------------------------------ one run
 
 
-def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
-    """Everything that the page of a run shows."""
+def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages(), *, rows: bool = True) -> Facts:
+    """Everything that the page of a run shows; without `rows`, nothing of the rows that differ but number and class."""
     holes = _holes(ledger, run)
     lost = [hole for hole in holes if hole.kind == "gap"]
     phases = ledger.of(run.run_id).phases.all()
     report = summary(ledger.of(run.run_id))
+    report = report if rows else without_rows(report)
     coverage = ledger.of(run.run_id).log.coverage()
     known = ledger.of(run.run_id).comparisons
     differences = list({(d.table, d.row): d for d in [*known.differences(), *known.looked()]}.values())
@@ -134,6 +136,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     rounds = ledger.of(run.run_id).rounds.latest(MOST_ROUNDS)
     signs = alive(ledger.of(run.run_id))
     total, lines = ledger.of(run.run_id).audit_page(ROWS_PER_PAGE, pages.audit * ROWS_PER_PAGE)
+    shown = [_difference(d, decided) for d in sorted(differences, key=lambda d: WORST_FIRST.index(d.kind))]
     return {
         "now_ms": now_ms(),
         "run": _head(ledger, run, now)
@@ -143,7 +146,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
             faults(ledger.of(run.run_id), now.cause),
         ),
         "readiness": _readiness(ledger, run),
-        "passes": passes(ledger.of(run.run_id), run, pages.passes, ROWS_PER_PAGE),
+        "passes": passes(ledger.of(run.run_id), run, pages.passes, ROWS_PER_PAGE, rows=rows),
         "phases": phase_rows(run, phases, signs),
         "tables": _tables(run, phases, signs, report, coverage, to_repair, now.moments, pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),
@@ -159,15 +162,12 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
             "second_reader": [f"{table}: {found.second_reader}." for table, found in report.tables.items()
                               if found.second_reader],
         },
-        "differences": _page(
-            [_difference(d, decided) for d in sorted(differences, key=lambda d: WORST_FIRST.index(d.kind))],
-            pages.differences,
-        )
+        "differences": _page(shown if rows else hidden_rows(shown), pages.differences)
         | {"kinds": dict(Counter(d.kind for d in differences))},
         "quarantine": _page(_items(ledger, run, items), pages.quarantine)
         | {"held": sum(item.state == "held" for item in items)},
         "audit": {
-            "total": total, "page": pages.audit, "size": ROWS_PER_PAGE, "rows": [_audit(line) for line in lines],
+            "total": total, "page": pages.audit, "size": ROWS_PER_PAGE, "rows": [_audit(line, rows) for line in lines],
             "head": report.audit_head.model_dump(),
         },
     }  # fmt: skip
@@ -443,11 +443,12 @@ def _items(ledger: Ledger, run: RunRecord, items: Sequence[Quarantined]) -> list
     return sorted(rows, key=lambda row: (row["state"] != "held", row["id"]))
 
 
-def _audit(line: AuditLine) -> Facts:
+def _audit(line: AuditLine, rows: bool) -> Facts:
+    inputs = line.inputs if rows else hidden_inputs(line.inputs)
     outcome = message_of(line.outcome) if line.action == "fail phase" else line.outcome
     return {
         "sequence": line.sequence, "at_ms": line.at_ms, "actor": line.actor, "action": line.action,
-        "inputs": _short(to_json(line.inputs)), "outcome": _short(outcome), "hash": line.hash,
+        "inputs": _short(to_json(inputs)), "outcome": _short(outcome), "hash": line.hash,
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException
 from walferry.airflow.dag_parts import TASK_DEFAULTS, owned_step, spec_params, until_ended
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, ReportLink, add_links
-from walferry.airflow.operators import ACTOR, final_errors
+from walferry.airflow.operators import ACTOR, final_errors, record_trigger
 from walferry.ledger import Ledger
 from walferry.moments.keeping.keep_spec import KeepSpec
 from walferry.process import open_ledger
@@ -62,6 +62,7 @@ def plan() -> str:
             run_id = start_keep(ledger, params, airflow_connection, _owner())
         except RunBusyError as busy:  # a task of an earlier DAG run may be about to end
             raise AirflowException(str(busy)) from None
+        record_trigger(ledger, run_id, get_current_context())
     _do(run_id, "plan")
     return run_id
 

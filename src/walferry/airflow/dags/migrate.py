@@ -20,7 +20,15 @@ from airflow.sdk.exceptions import AirflowException
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
-from walferry.airflow.operators import WalferrySparkOperator, answered_ms, approved_by, do_phase, final_errors, step
+from walferry.airflow.operators import (
+    WalferrySparkOperator,
+    answered_ms,
+    approved_by,
+    do_phase,
+    final_errors,
+    record_trigger,
+    step,
+)
 from walferry.airflow.questions import CONTINUES, NEXT_DAG_RUN, AskOperator, HearAnswersOperator, WayOutOperator
 from walferry.airflow.triggers import use_answer
 from walferry.process import open_ledger, reports_folder
@@ -91,6 +99,7 @@ def plan() -> str:
                 run_id = start_run(ledger, params, airflow_connection, owner)
         except RunBusyError as busy:  # a task of the earlier DAG run is about to end
             raise AirflowException(str(busy)) from None
+        record_trigger(ledger, run_id, context)
     with step(run_id) as run:
         do_phase(run, "plan")
     return run_id

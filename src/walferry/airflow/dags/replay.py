@@ -19,7 +19,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, Variable, get_current_co
 
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params, takes, window_params
 from walferry.airflow.hook import airflow_connection
-from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+from walferry.airflow.operators import WalferrySparkOperator, final_errors, record_trigger, step
 from walferry.process import open_ledger
 from walferry.settings import LogTimes, Schedules
 
@@ -55,6 +55,7 @@ def open_window() -> dict[str, str]:
         spec = resolve(parse_spec(keys, origin="params"), airflow_connection)
         with open_ledger() as ledger:
             run = open_window(ledger, spec, f"airflow {context['run_id']}")
+            record_trigger(ledger, run.run_id, context)
     assert spec.window is not None
     log.info("%s: window %s", run.run_id, spec.window)
     complete = datetime.fromtimestamp(complete_at_ms(spec.window, LogTimes.read()) / 1000, UTC)

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params, takes
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.notifiers import send
-from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+from walferry.airflow.operators import WalferrySparkOperator, final_errors, record_trigger, step
 from walferry.errors import SidesDifferError
 from walferry.process import open_ledger
 from walferry.settings import Schedules
@@ -68,7 +68,9 @@ def open_pair() -> str:
         spec = resolve(given, airflow_connection)
         with open_ledger() as ledger:
             actor = f"airflow {context['run_id']}"
-            return pair_pass.open_pair(ledger, spec, actor, pair_pass.WHOLE_EVERY_DAYS if days is None else days).run_id
+            run = pair_pass.open_pair(ledger, spec, actor, pair_pass.WHOLE_EVERY_DAYS if days is None else days)
+            record_trigger(ledger, run.run_id, context)
+            return run.run_id
 
 
 @task(on_failure_callback=[])  # the task alerts itself, for new rows only
