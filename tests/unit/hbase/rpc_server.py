@@ -58,6 +58,8 @@ def server(serve: Callable[[socket.socket], None], tls: ssl.SSLContext | None = 
                     peer, _ = listening.accept()
                 except OSError:
                     return
+                # As HBase's. Otherwise an answer may wait until TLS's tickets are acknowledged, and is lost at close.
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with (
                     suppress(ConnectionResetError, ssl.SSLError),
                     peer if tls is None else tls.wrap_socket(peer, server_side=True) as ready,
