@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -127,6 +128,7 @@ def test_sparks_workers_reach_the_cluster_through_tls_too(address: ClusterAddres
     answer = subprocess.run(
         [sys.executable, "-c", SCRIPT, pickle.dumps(address).hex()],
         capture_output=True, text=True, timeout=200, check=False,
+        env=dict(os.environ),  # without what `TokenFile` tells the libraries of this process alone
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr[-3000:]
     assert answer.stdout.split() == ["ferry", "ferry"]

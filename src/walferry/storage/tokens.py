@@ -260,7 +260,7 @@ class TokenFile:
                 return
             put = _put_in_memory if hasattr(os, "memfd_create") else _put_on_disk
             self.path = put(token_file(tokens), self.path)
-            # Only the library sees this: `os.environ`, which child processes inherit, stays unchanged.
+            # Only the library sees this: `os.environ`, which PySpark gives its child processes, stays unchanged.
             os.putenv("HADOOP_TOKEN_FILE_LOCATION", str(self.path))
 
 
