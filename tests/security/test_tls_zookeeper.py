@@ -67,7 +67,8 @@ class Ensemble:
         command = [jars.java(), *flags, "-cp", f"{self.folder}:{jars.classpath(jars.NEWEST)}"]
         main = [f"{SHADED}.server.quorum.QuorumPeerMain", str(self.folder / "zoo.cfg")]
         self.server = processes.start("zookeeper", [*command, *main], self.folder / "zookeeper.log", folder=self.folder)
-        self.server.await_line(rf"bound to port {self.plain}", time.monotonic() + 60)
+        for port in (self.plain, self.secure):
+            self.server.await_line(rf"bound to port {port}", time.monotonic() + 60)
 
     def end(self) -> None:
         if self.server is not None:
