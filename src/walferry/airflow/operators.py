@@ -69,12 +69,12 @@ def open_run(
     of connections of type `hbase`), `write_stop`, `max_lag`… The owner defaults to the calling DAG run. An unusable
     spec fails the task for good.
     """
+    context = get_current_context()
     if owner is None:
-        context = get_current_context()
         owner = f"airflow {context['dag'].dag_id} {context['run_id']}"
     with final_errors(), open_ledger() as ledger:
         run_id = start_run(ledger, {"name": name, "tables": list(tables), **keys}, airflow_connection, owner, kind)
-        record_trigger(ledger, run_id, get_current_context())
+        record_trigger(ledger, run_id, context)
         return run_id
 
 

@@ -7,7 +7,6 @@ import re
 import socket
 import ssl
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from walferry.security.kerberos import AuthenticationError
@@ -27,7 +26,7 @@ _NO_TLS = {
 _TOO_OLD = {"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION", "VERSION_TOO_LOW"}
 _OF_CERTIFICATES = re.compile(r"ALERT_(\w*CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)$")
 """alerts of a server that wants another certificate of its client, or wants one at all"""
-
+Stamp = tuple[str, int, int]
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +54,8 @@ class TlsError(AuthenticationError):
     """A server and this client do not come together by TLS; facts `server`, `reason`."""
 
 
-_good: dict[tuple[Tls, str], ssl.SSLContext] = {}
-"""the newest contexts"""
+_contexts: dict[tuple[Tls, str], tuple[tuple[Stamp, ...], ssl.SSLContext]] = {}
+"""the newest of each library, with the stamps of its files"""
 
 
 def context(tls: Tls, library: str = "") -> ssl.SSLContext:
@@ -67,16 +66,16 @@ def context(tls: Tls, library: str = "") -> ssl.SSLContext:
     be used.
     """
     used = (tls.ca or ssl.get_default_verify_paths().cafile, tls.certificate, tls.key)
+    before = _contexts.get((tls, library))
     try:
-        made = _made(tls, library, tuple(_stamp(path) for path in used if path is not None))
+        stamps = tuple(_stamp(path) for path in used if path is not None)
+        if before is None or before[0] != stamps:
+            before = _contexts[tls, library] = stamps, _made(tls)
     except TlsError as error:
-        before = _good.get((tls, library))
         if before is None:
             raise
         _log.warning("the files from before are used: %s", error.message)
-        return before
-    _good[tls, library] = made
-    return made
+    return before[1]
 
 
 def encrypted(sock: socket.socket, tls: Tls, host: str) -> ssl.SSLSocket:
@@ -170,7 +169,7 @@ def _of_its_certificate(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
     return f"its certificate is not good ({said})", "renew it at the server"
 
 
-def _stamp(path: str) -> tuple[str, int, int]:
+def _stamp(path: str) -> Stamp:
     """What changes when a file is replaced."""
     try:
         found = Path(path).stat()
@@ -179,8 +178,7 @@ def _stamp(path: str) -> tuple[str, int, int]:
     return path, found.st_mtime_ns, found.st_ino
 
 
-@lru_cache(maxsize=16)
-def _made(tls: Tls, _library: str, _stamps: tuple[tuple[str, int, int], ...]) -> ssl.SSLContext:
+def _made(tls: Tls) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which checks certificate and host name
     made.minimum_version = LEAST
     made.hostname_checks_common_name = False

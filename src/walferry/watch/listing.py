@@ -102,13 +102,12 @@ async def list_wals(
     moving, and TlsError.
     """
     urls = [url.rstrip("/") for url in webhdfs.split(";")]
-    secure = tls is not None and any(url.startswith("https:") for url in urls)
     # trust_env: never through this machine's proxy.
     async with httpx.AsyncClient(
         timeout=TIMEOUT_SECONDS,
         limits=httpx.Limits(max_connections=CONNECTIONS),
         trust_env=False,
-        verify=context(tls, "httpx") if tls is not None and secure else True,
+        verify=True if tls is None or not any(url.startswith("https:") for url in urls) else context(tls, "httpx"),
     ) as client:
         tokens = None if security is None else tokens_of(tuple(urls), security, tls)
         name_node = _NameNode(client, urls, user, tokens)
