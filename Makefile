@@ -67,7 +67,7 @@ FUZZ_ARGS ?=
 fuzz: setup ## Read 10,000 damaged logs of each kind; a failure names its case (FUZZ_ARGS="--kind … --first … --cases 1")
 	cd tests && ../$(BIN)/python -m fuzz.wal $(FUZZ_ARGS)
 
-test-faults: setup ## What lasts: servers, ZooKeeper, ledger away for a minute or two under load; not part of `make test`; half an hour
+test-faults: setup ## What lasts: servers, ZooKeeper, ledger away for a minute or two, masters that fail over, clusters that move; not part of `make test`; an hour
 	$(BIN)/pytest tests/faults $(PYTEST_ARGS)
 
 SEED ?= 1

@@ -148,7 +148,10 @@ def of_cluster(client: HBaseClient) -> int:
 def spec_of(clusters: Clusters) -> ResolvedSpec:
     """The move of the table."""
     sides = {
-        side: {name: getattr(cluster.address, name) for name in ("zookeeper", "znode", "webhdfs", "rootdir", "waldir")}
+        side: {
+            name: getattr(cluster.address, name)
+            for name in ("zookeeper", "znode", "webhdfs", "rootdir", "waldir", "wal_webhdfs")
+        }
         for side, cluster in (("source", clusters.source), ("target", clusters.target))
     }
     return ResolvedSpec.model_validate({"name": "bench", "tables": [{"source": TABLE, "target": TABLE}], **sides})

@@ -160,7 +160,7 @@ def do_through(run: Run, phase: str, last: str, context: PhaseContext) -> None:
 
 def open_clients(run: Run) -> None:
     """Open the run's clients before several threads use them."""
-    _ = run.source, run.target, run.source_files, run.target_files
+    _ = run.source, run.target, run.source_files, run.wal_files, run.target_files, run.target_wal_files
     if run.ledger.phases.facts("check_drain") is None:
         import_ahead()  # now, so that the write stop does not wait for imports
 

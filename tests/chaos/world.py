@@ -42,6 +42,8 @@ def names_of(victim: str, cluster: MiniCluster) -> list[str]:
     what = victim.partition(" ")[2]
     if what == "server":
         return ["regionserver-1"]
+    if what == "master":
+        return [cluster.active_master]
     return [what] if what != "all" else [name for name in cluster.names if name in cluster.servers]
 
 

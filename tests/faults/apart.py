@@ -1,4 +1,4 @@
-"""A cluster each of whose servers has a process of its own: name node, data node, ZooKeeper, master, region servers."""
+"""Clusters each of whose servers has a process of its own: name node, data node, ZooKeeper, masters, region servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from walferry.embedded import processes
 from walferry.embedded.cluster import HOST
 from walferry.embedded.plain_hdfs import PlainHdfs
+from walferry.hbase.client import HBaseClient
 
+MASTER = "org.apache.hadoop.hbase.master.HMaster"
+MASTERS = ("hbase", "backup")
 _ADDRESSES = ("address", "http.address", "ipc.address")
 """of a data node"""
 
@@ -51,3 +54,30 @@ class Apart(PlainHdfs):
             **self.hbase_site,
         }
         super()._write_configuration()
+
+
+@dataclass
+class TwoMasters(Apart):
+    """Also has the master `backup`. Whichever of the two has become active stays so until it dies."""
+
+    backup_port: int = field(default_factory=lambda: processes.free_ports(1)[0])
+
+    @property
+    def names(self) -> list[str]:
+        return [*super().names, "backup"]
+
+    def start_server(self, name: str) -> None:
+        if name == "backup":
+            arguments = [f"-Dhbase.master.port={self.backup_port}", "start"]
+            self._launch(name, MASTER, arguments, heap=self.hbase_heap, version=self.version)
+        else:
+            super().start_server(name)
+
+    def started_line(self, name: str) -> str:
+        line = super().started_line("hbase" if name == "backup" else name)
+        return rf"{line}|dding .*backup" if name in MASTERS else line
+
+    @property
+    def active_master(self) -> str:
+        with HBaseClient(self.address, timeout_s=5) as client:
+            return "backup" if client.master().port == self.backup_port else "hbase"

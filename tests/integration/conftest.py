@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -28,8 +29,8 @@ def shared_clients() -> Iterator[list[HBaseClient]]:
     made: list[HBaseClient] = []
 
     class Recorded(HBaseClient):
-        def __init__(self, address: ClusterAddress) -> None:
-            super().__init__(address)
+        def __init__(self, address: ClusterAddress, **more: Any) -> None:
+            super().__init__(address, **more)
             made.append(self)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -51,7 +51,8 @@ CONNECTION_TYPE: dict[str, Any] = {
     "conn-fields": {
         "webhdfs": _field("WebHDFS", "The NameNode's, such as http://namenode.example:9870. Required."),
         "rootdir": _field("Root folder", "hbase.rootdir, such as hdfs://namenode.example:8020/hbase. Required."),
-        "waldir": _field("WAL folder", "hbase.wal.dir, if it is set: on the file system of the root folder."),
+        "waldir": _field("WAL folder", "hbase.wal.dir, if it is set."),
+        "wal_webhdfs": _field("WebHDFS of the WAL folder", "Its NameNode's, if it is on another HDFS."),
         "znode": _field("Parent znode", "zookeeper.znode.parent; default: /hbase."),
         "thrift": _field("Thrift server", "host:port. Optional; used only with apply: thrift."),
         "user": _field("User", "Where Kerberos is off: user for HBase and HDFS; default: the operating system's."),

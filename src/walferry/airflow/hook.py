@@ -97,6 +97,10 @@ def _examine(cluster: Cluster, asked: list[str]) -> str:
     asked.append(f"WebHDFS at {cluster.webhdfs}")
     if file_system(cluster).status(f"{address.root_path}/hbase.id") is None:
         raise UsageError(f"{cluster.rootdir} is not HBase's root folder: WebHDFS finds no hbase.id in it")
+    if cluster.waldir is not None:
+        asked.append(f"WebHDFS at {address.of_log.webhdfs}")
+        if file_system(cluster, address.of_log).status(f"{address.wal_path}/WALs") is None:
+            raise UsageError(f"{cluster.waldir} is not HBase's WAL folder: WebHDFS finds no WALs in it")
     if cluster.thrift:
         asked.append(f"the Thrift server at {cluster.thrift}")
         connect(address).close()

@@ -66,7 +66,7 @@ class WalWatchSensor(BaseSensorOperator):
 
         with final_errors(), open_ledger(actor=log_watch.WATCHER) as ledger:
             cluster = airflow_connection(self.source)
-            address = cluster.address()
+            address = cluster.address().of_log
             run = log_watch.watch_run(ledger, self.source, cluster)
             listing = log_watch.list_now(cluster)
             # Alert before recording: a file that has just vanished raises an alert for each run that lacks it.
@@ -92,7 +92,7 @@ class WalWatchSensor(BaseSensorOperator):
         self.defer(
             trigger=WalTrigger(
                 run_id=run.run_id,
-                webhdfs=cluster.webhdfs,
+                webhdfs=address.webhdfs or cluster.webhdfs,
                 user=address.user,
                 root=address.wal_path,
                 poll_seconds=float(self.poll_seconds),

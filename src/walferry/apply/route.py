@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from walferry.apply.writer_protocol import Guard, WriteLimits
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
-from walferry.spark.clients import shared_files
+from walferry.spark.clients import shared_log_files
 from walferry.wal.files import WalFile
 from walferry.wal.open import BATCH_BYTES, Wal, open_wal
 
@@ -19,7 +19,7 @@ class Route:
 
     source: ClusterAddress
     root: str
-    """the folder on the source's file system that has WALs/ and oldWALs/"""
+    """the folder with WALs/ and oldWALs/, on the file system of the source's log"""
     source_id: tuple[int, int]
     """the source's cluster id: its least and most significant bits"""
     target: ClusterAddress
@@ -32,7 +32,7 @@ class Route:
 
     def open(self, file: WalFile, batch_bytes: int = BATCH_BYTES) -> Wal:
         """Open a file of the source, to read it to its true end."""
-        return open_wal(shared_files(self.source), self.root, file, batch_bytes=batch_bytes)
+        return open_wal(shared_log_files(self.source), self.root, file, batch_bytes=batch_bytes)
 
 
 def mark_tables(route: Route, tables: Collection[str], why: str) -> None:

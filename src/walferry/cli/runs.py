@@ -73,6 +73,8 @@ def start(
     ledger: LedgerUrl = None,
 ) -> None:
     """Run a migration from plan to release, or continue the unfinished one of that name, unless a process does."""
+    from walferry.run.moved import accept_moved
+
     wanted = resolved(spec)
     if dry_run:
         plan(spec, as_json)
@@ -81,6 +83,7 @@ def start(
         return
     with open_ledger(ledger) as book:
         require_idle_name(book, wanted.name)
+        accept_moved(book, wanted.name, wanted.as_recorded(), "migration", owner())
         run = book.open_run(wanted.name, owner(), wanted.as_recorded(), owner())
         _go(book, run.run_id, yes, reports, as_json)
 

@@ -49,7 +49,7 @@ class _LateTail:
     def more(self) -> Iterator[LateEdit]:
         """The edits that have become visible since the last call. Raises GapError for a log that is deleted before it
         is read, unless the deletion proves that the log held no edit."""
-        for file in list_wals(self._run.source_files, self._run.wal_root):
+        for file in list_wals(self._run.wal_files, self._run.wal_root):
             if self._fences.is_late(file):
                 # HBase archives every log of a dead server, even one of 0 bytes. With a peer, the cleaner deletes only
                 # logs that no queue names, and these hold no edit (`rounds.completeness`). Without one, it deletes any.
@@ -70,7 +70,7 @@ class _LateTail:
             self._archived.add(file.name)
 
     def _open(self, file: WalFile) -> Wal:
-        return open_wal(self._run.source_files, self._run.wal_root, file, Until.NOW)
+        return open_wal(self._run.wal_files, self._run.wal_root, file, Until.NOW)
 
     def _edits(self, file: WalFile, batches: Iterable[EntryBatch]) -> Iterator[LateEdit]:
         for batch in batches:

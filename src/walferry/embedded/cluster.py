@@ -128,7 +128,7 @@ class MiniCluster(Servers):
     A cluster started in a directory with data uses that data. `hbase_site` and `hdfs_site` override the properties set
     here. `hbase_heap`, in the format of Java's -Xmx, is for ZooKeeper, master and first region server. With `security`,
     its KDC must have been booted. `tls` is how clients reach servers that `hbase_site` and `hdfs_site` let speak TLS
-    as `localhost`.
+    as `localhost`. `wal_webhdfs`: of another HDFS, which runs, if that has its `hbase.wal.dir`.
     """
 
     directory: Path
@@ -140,6 +140,7 @@ class MiniCluster(Servers):
     hbase_heap: str = "1g"
     security: Secured | None = None
     tls: Tls | None = None
+    wal_webhdfs: str | None = None
     servers: dict[str, ServerProcess] = field(default_factory=dict)
 
     @classmethod
@@ -179,6 +180,7 @@ class MiniCluster(Servers):
             webhdfs=f"https://{secure}" if secure else f"http://{self.host}:{self.ports.webhdfs}",
             rootdir=self.rootdir,
             waldir=self.hbase_site.get("hbase.wal.dir"),
+            wal_webhdfs=self.wal_webhdfs,
             thrift=f"{self.host}:{self.ports.thrift}" if self.with_thrift else None,
             session_seconds=ZooKeeperSession.read().zookeeper_session_seconds,
             security=None if self.security is None else self.security.identity(),
@@ -194,6 +196,11 @@ class MiniCluster(Servers):
     def master(self) -> str:
         """The HBase master's "host:port"."""
         return f"{self.host}:{self.ports.master}"
+
+    @property
+    def active_master(self) -> str:
+        """The name of the server that is the active master."""
+        return "hbase"
 
     @property
     def pids(self) -> dict[str, int]:

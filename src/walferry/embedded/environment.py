@@ -151,6 +151,7 @@ class Environment:
                 "webhdfs": address.webhdfs,
                 "rootdir": address.rootdir,
                 "waldir": address.waldir,
+                "wal_webhdfs": address.wal_webhdfs,
                 "thrift": address.thrift,
                 **(_login(cluster) or {"user": address.user}),
             }

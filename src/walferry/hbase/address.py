@@ -17,8 +17,8 @@ class ClusterAddress:
     """Everything needed to reach one HBase cluster; small and picklable, so it can be sent to Spark executors.
 
     `zookeeper` is "host:port,host:port"; `webhdfs` is the name node's "http://host:port"; `rootdir` is hbase.rootdir,
-    "hdfs://host:8020/hbase"; `waldir` is hbase.wal.dir if it differs, on the same file system; `thrift` is
-    "host:port"; `user` is the user name sent to the cluster.
+    "hdfs://host:8020/hbase"; `waldir` is hbase.wal.dir if it differs, and `wal_webhdfs` the name node's address
+    if it is on another HDFS; `thrift` is "host:port"; `user` is the user name sent to the cluster.
     """
 
     zookeeper: str
@@ -26,6 +26,7 @@ class ClusterAddress:
     webhdfs: str | None = None
     rootdir: str | None = None
     waldir: str | None = None
+    wal_webhdfs: str | None = None
     thrift: str | None = None
     user: str = field(default_factory=getpass.getuser)
     rates: RequestRates = field(default_factory=RequestRates)
@@ -91,6 +92,13 @@ class ClusterAddress:
         root = urlsplit(self.rootdir or "")
         explained = root.port is not None or not os.environ.keys().isdisjoint(("HADOOP_CONF_DIR", "HADOOP_HOME"))
         return f"hdfs://{root.netloc}" if root.scheme == "hdfs" and root.netloc and explained else None
+
+    @property
+    def of_log(self) -> ClusterAddress:
+        """The address whose file system is the one with the WALs; itself, if that of the root folder has them."""
+        if self.wal_webhdfs is None:
+            return self
+        return replace(self, webhdfs=self.wal_webhdfs, rootdir=self.waldir, waldir=None, wal_webhdfs=None)
 
     @property
     def wal_path(self) -> str:

@@ -343,7 +343,8 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
             if left <= 0:
                 raise TransientError(f"{what} cannot start: {error}", snapshot=name, table=table) from error
             time.sleep(procedures.MAX_POLL_S)
-        except SnapshotFailedError as error:
+        except (SnapshotFailedError, SnapshotNotFoundError) as error:
+            # Not found: before 2.6 it ends with the master that took it, and the next one does not know it.
             failures += 1
             if left <= 0 or failures == SNAPSHOT_ATTEMPTS:
                 raise
@@ -374,7 +375,7 @@ def delete_snapshot(client: Calls, name: str) -> bool:
             raise TransientError(f"snapshot {name} cannot be deleted now: {error}", snapshot=name) from error
         return True
 
-    return retry_call(delete)
+    return retry_call(delete, attempts=client.master_attempts)
 
 
 def clone_snapshot(client: Calls, name: str, table: str) -> None:

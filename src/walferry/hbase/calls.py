@@ -11,7 +11,6 @@ from walferry.errors import TransientError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.hbase.locations import Located
-from walferry.hbase.retry import ATTEMPTS
 from walferry.hbase.rpc import ConnectionPool
 from walferry.hbase.versions import Release
 from walferry.hbase.zookeeper import ZooKeeper
@@ -24,6 +23,7 @@ class Calls(Protocol):
 
     address: ClusterAddress
     timeout_s: float
+    master_attempts: int
     zookeeper: ZooKeeper
     pool: ConnectionPool
 
@@ -42,7 +42,9 @@ class Calls(Protocol):
 
     def location_failed(self, table: str, error: TransientError, attempt: int) -> None: ...
 
-    def master_call(self, method: str, request: Message, response_type: type[M], *, attempts: int = ATTEMPTS) -> M: ...
+    def master_call(
+        self, method: str, request: Message, response_type: type[M], *, attempts: int | None = None
+    ) -> M: ...
 
     def region_call(
         self,

@@ -40,12 +40,12 @@ class HBaseClient:
     """A client of one HBase cluster: a context manager that connects at first use.
 
     Thread-safe, but not picklable: send `ClusterAddress` to other processes. `timeout_s` bounds each call. Transient
-    failures are retried a bounded number of times, unless a method says otherwise. Errors are those of
-    `walferry.hbase.errors`.
+    failures are retried, unless a method says otherwise; `master_attempts`: at the master and hbase:meta. See `errors`.
     """
 
-    def __init__(self, address: ClusterAddress, *, timeout_s: float = 60) -> None:
+    def __init__(self, address: ClusterAddress, *, timeout_s: float = 60, master_attempts: int = ATTEMPTS) -> None:
         self.address = address
+        self.master_attempts = master_attempts
         self.timeout_s = timeout_s
         self.zookeeper = ZooKeeper.of(address)
         self.pool = ConnectionPool(login(address), address.meter(), address.rpc_tls)
@@ -126,7 +126,7 @@ class HBaseClient:
 
     def regions(self, table: str) -> list[Region]:
         """The table's regions now, by start row. Raises TableNotFoundError."""
-        return retry_call(lambda: self._locations.regions(table))
+        return retry_call(lambda: self._locations.regions(table), attempts=self.master_attempts)
 
     def locate(self, table: str, row: bytes) -> Region:
         """The region that holds a row, from the cache; one attempt. Raises RegionNotServedError (transient)."""
@@ -150,8 +150,8 @@ class HBaseClient:
         if lost and not self.table_enabled(table):
             raise TableStateError(f"table {table} is disabled; enable it first", table=table) from error
 
-    def master_call(self, method: str, request: Message, response_type: type[M], *, attempts: int = ATTEMPTS) -> M:
-        """Call MasterService on the active master."""
+    def master_call(self, method: str, request: Message, response_type: type[M], *, attempts: int | None = None) -> M:
+        """Call MasterService on the active master; `attempts` other than the client's `master_attempts`."""
 
         def call() -> M:
             server = self.zookeeper.master().address
@@ -160,7 +160,7 @@ class HBaseClient:
             )
             return answer
 
-        return retry_call(call, attempts=attempts)
+        return retry_call(call, attempts=self.master_attempts if attempts is None else attempts)
 
     def region_call(
         self,

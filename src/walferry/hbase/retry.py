@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ATTEMPTS = 8  # about 10 s: outlasts a master that steps down, a connection that breaks
+FAILOVER_ATTEMPTS = 32  # over two minutes: outlasts a dead master's session (90 s by default), and another's start
 REGION_ATTEMPTS = 20  # over a minute: outlasts the recovery of a crashed region server's regions, a region's move
 _DEADLINE_S = 150  # a server that hangs: two full time-outs and part of a third
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0

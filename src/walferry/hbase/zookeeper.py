@@ -99,6 +99,14 @@ def znode(message: Message) -> bytes:
     return _MAGIC + content
 
 
+def cluster_id_in(data: bytes) -> str:
+    """The cluster's id in its znode's value, or in the file `hbase.id`: a message, or bare text in old versions."""
+    content = unwrap(data)
+    if content.startswith(_MAGIC):
+        return parse_znode(content, pb.ClusterId).cluster_id
+    return content.decode()
+
+
 class ZooKeeper:
     """HBase's znodes on one ensemble ("host:port,host:port"), below `znode`; connects at first use."""
 
@@ -228,11 +236,8 @@ class ZooKeeper:
             self._client = None
 
     def cluster_id(self) -> str:
-        """The cluster's id from `hbaseid` (a message, or bare text in old versions)."""
-        data = unwrap(self._required("hbaseid"))
-        if data.startswith(_MAGIC):
-            return parse_znode(data, pb.ClusterId).cluster_id
-        return data.decode()
+        """The cluster's id from `hbaseid`."""
+        return cluster_id_in(self._required("hbaseid"))
 
     def master(self) -> Server:
         """The active master. Raises ServerGoneError if there is none."""

@@ -223,6 +223,16 @@ class Ledger:
                 self._store.note(connection, "adopt run", run_id, {"from": run.owner, "to": owner}, actor=actor)
         return replace(run, owner=owner)
 
+    def move_run(self, run_id: str, clusters: Mapping[str, Any], actor: str) -> None:
+        """Record that clusters of an unfinished run, by their keys in its spec, have other addresses.
+
+        Raises UsageError if the run has ended.
+        """
+        with self._store.database.write() as connection:
+            run = self._store.unfinished(connection, run_id)
+            _update_run(self._store, connection, run_id, spec=to_json({**run.spec, **clusters}))
+            self._store.note(connection, "move run", run_id, dict(clusters), actor=actor)
+
     def set_paused(self, run_id: str, paused: bool, actor: str, reason: str = "") -> RunRecord:
         """Ask an unfinished run to pause or continue. Raises UsageError if the run has ended."""
         with self._store.database.write() as connection:
@@ -335,6 +345,19 @@ def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
     return to_json({key: _given(value) for key, value in spec.items() if key not in changeable})
 
 
+def _unlike(before: Mapping[str, Any], now: Mapping[str, Any], kind: RunKind) -> str:
+    """The unchangeable keys that differ, such as `source.zookeeper`."""
+    found = []
+    for key in sorted(before.keys() | now.keys()):
+        one, other = _given(before.get(key)), _given(now.get(key))
+        if _fixed({key: one}, kind) == _fixed({key: other}, kind):
+            continue
+        inside = isinstance(one, Mapping) and isinstance(other, Mapping)
+        named = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name)) if inside else []
+        found += [f"{key}.{name}" for name in named] or [key]
+    return ", ".join(found)
+
+
 def _given(value: Any) -> Any:
     """A spec's cluster without the keys that are not set: an older walferry did not record them all."""
     return {key: one for key, one in value.items() if one is not None} if isinstance(value, Mapping) else value
@@ -353,7 +376,7 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
         for what, same in (
             ("owner", run.owner == owner),
             ("kind", run.kind == kind),
-            ("spec", _fixed(run.spec, kind) == _fixed(spec, kind)),
+            (f"spec ({_unlike(run.spec, spec, kind)})", _fixed(run.spec, kind) == _fixed(spec, kind)),
         )
         if not same
     ]

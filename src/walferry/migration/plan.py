@@ -32,6 +32,7 @@ from walferry.replay.rights.lease import resource
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import ResolvedSpec, TablePair
 from walferry.storage import FileSystem
+from walferry.wal.copies import log_files_of
 from walferry.wal.files import Place, list_wals
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def make_plan(spec: ResolvedSpec, keep_hours: float) -> Plan:
         return _examine(spec, keep_hours)
     except TransientError as error:
         for side, cluster in (("source", spec.source), ("target", spec.target)):
-            for key, fact in (("webhdfs", "url"), ("zookeeper", "zookeeper")):
+            for key, fact in (("webhdfs", "url"), ("wal_webhdfs", "url"), ("zookeeper", "zookeeper")):
                 if fact in error.facts and error.facts[fact] == getattr(cluster, key):
                     raise type(error)(f"{side}.{key}: {error.message}", **error.facts) from error
         raise
@@ -102,11 +103,12 @@ def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
         files = file_system(spec.source, spec.source_address())
         _require_roots(spec, files, file_system(spec.target))
         source_id, target_id = source.cluster_id(), target.cluster_id()
-        findings = _first_findings(spec, source, target, files)
+        findings = _first_findings(spec, source, target)
         if source_id == target_id:
             message = f"source and target are the same cluster ({source_id}); name two"
             findings.append(Finding("refuse", "clusters", message))
-        wals = list_wals(files, spec.source.address().wal_path)
+        of_log, root = log_files_of(source.address), source.address.wal_path
+        wals = list_wals(of_log, root)
         findings += [*_version(source, "source"), *_version(target, "target")]
         findings += (
             peer_findings(source) if spec.stage is None else stage_findings(spec.stage, source, wals, keep_hours)
@@ -115,7 +117,7 @@ def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
             findings += _thrift(target)
         findings += _leases(target, [pair.target for pair in spec.tables])
         live = [file for file in wals if file.place is Place.LIVE]
-        findings += codec_findings(files, spec.source.address().wal_path, live)
+        findings += codec_findings(of_log, root, live)
         tables = []
         in_memory = source.memstore_bytes()
         for pair in spec.tables:
@@ -151,10 +153,8 @@ def _require_roots(spec: ResolvedSpec, source_files: FileSystem, target_files: F
             raise UsageError(f"{side}: {root} does not exist on its file system; check rootdir and webhdfs")
 
 
-def _first_findings(
-    spec: ResolvedSpec, source: HBaseClient, target: HBaseClient, source_files: FileSystem
-) -> list[Finding]:
-    """Findings about permissions and the log's folder. Raises UsageError if one of them is a refusal: hardly anything
+def _first_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient) -> list[Finding]:
+    """Findings about permissions and the logs' folders. Raises UsageError if one of them is a refusal: hardly anything
     else can be examined without permissions or the log."""
     findings = [
         *_rights(source, "source", ("ADMIN",), [pair.source for pair in spec.tables]),
@@ -162,7 +162,7 @@ def _first_findings(
         *(root_findings(spec.target) if spec.history == "clone" else staging_findings(spec)),
     ]
     _refuse(findings)
-    findings += wal_folder_findings(source, source_files, spec.source.address().wal_path)
+    findings += wal_folder_findings({"source": source, "target": target})
     _refuse(findings)
     return findings
 

@@ -245,7 +245,7 @@ def _mark_applied(
 def _length(run: Run, file: WalFile) -> int:
     """The length of a sealed file."""
     try:
-        return open_wal(run.source_files, run.wal_root, file).locate().length
+        return open_wal(run.wal_files, run.wal_root, file).locate().length
     except GapError:
         return file.length
 

@@ -113,6 +113,9 @@ def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:
         raise UsageError(describe_faults(error)) from error
 
 
+_OF_CONNECTIONS = ("znode", "webhdfs", "rootdir", "waldir", "wal_webhdfs", "thrift", "user")
+
+
 def cluster_from_connection(
     connection_id: str, host: str | None, port: int | None, extra: Mapping[str, Any], login: str | None = None
 ) -> Cluster:
@@ -123,7 +126,7 @@ def cluster_from_connection(
             f"connection {connection_id} has no host: set it to the ZooKeeper quorum", connection=connection_id
         )
     quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in map(str.strip, host.split(",")))
-    known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "waldir", "thrift", "user") if extra.get(key)}
+    known = {key: extra[key] for key in _OF_CONNECTIONS if extra.get(key)}
     security = {key: extra[key] for key in Security.model_fields if extra.get(key)}
     security |= _nested(connection_id, extra, "security")
     if security:

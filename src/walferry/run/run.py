@@ -14,6 +14,7 @@ from uuid import UUID
 from walferry.errors import UsageError, WalferryError, as_recorded, is_transient
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.retry import FAILOVER_ATTEMPTS
 from walferry.ledger import Ledger, RunRecord, user_name
 from walferry.ledger.batches import Change
 from walferry.run.fences import fences_of
@@ -24,7 +25,7 @@ from walferry.run.recorded_spec import log_spec_of, source_of, source_tables, sp
 from walferry.run.spec import Cluster, TablePair
 from walferry.storage import FileSystem
 from walferry.wal.cached_listing import CachedListing
-from walferry.wal.copies import as_url, files_of, open_folder
+from walferry.wal.copies import as_url, files_of, log_files_of, open_folder
 from walferry.wal.fences import Fences
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class LogRun:
     """A run of the ledger that follows a source's log. Clients are opened at first use; `close` (or `with`) closes
     them."""
 
-    _CLIENTS: tuple[str, ...] = ("source", "source_files")
+    _CLIENTS: tuple[str, ...] = ("source", "source_files", "wal_files")
 
     def __init__(self, ledger: Ledger, record: RunRecord | str, actor: str | None = None) -> None:
         """`record`: the id of a run in the ledger, or a record that is not in it, for a dry run.
@@ -84,7 +85,7 @@ class LogRun:
     @cached_property
     def source(self) -> HBaseClient:
         """The source cluster."""
-        return HBaseClient(self.source_address())
+        return HBaseClient(self.source_address(), master_attempts=FAILOVER_ATTEMPTS)
 
     @property
     def source_uuid(self) -> UUID:
@@ -97,9 +98,15 @@ class LogRun:
         return file_system(self.log_spec.source, self.source_address())
 
     @cached_property
+    def wal_files(self) -> FileSystem:
+        """The file system of the source's log, with the copies of its WALs; that of its root, unless they are apart."""
+        address = self.source_address()
+        return self.source_files if address.of_log is address else log_files_of(address)
+
+    @cached_property
     def wal_listing(self) -> CachedListing:
         """The source's WAL files, for listing them in every round."""
-        return CachedListing(self.source_files, self.wal_root)
+        return CachedListing(self.wal_files, self.wal_root)
 
     def source_address(self, workers: int = 0) -> ClusterAddress:
         """The source, with copies of its WALs, for the driver or, with `workers`, for each of so many Spark workers."""
@@ -148,7 +155,7 @@ class LogRun:
 
     @property
     def wal_root(self) -> str:
-        """The folder with WALs/ and oldWALs/ on the source's file system, without a trailing slash."""
+        """The folder with WALs/ and oldWALs/ on the file system of the source's log, without a trailing slash."""
         return self.log_spec.source.address().wal_path
 
     def is_due(self, phase: str, subject: str = "") -> bool:
@@ -229,7 +236,7 @@ class LogRun:
 class Run(LogRun):
     """A run that also has a target."""
 
-    _CLIENTS = ("source", "target", "source_files", "target_files")
+    _CLIENTS = ("source", "target", "source_files", "wal_files", "target_files", "target_wal_files")
 
     def __init__(self, ledger: Ledger, record: RunRecord | str, actor: str | None = None) -> None:
         """As `LogRun`."""
@@ -252,12 +259,18 @@ class Run(LogRun):
     @cached_property
     def target(self) -> HBaseClient:
         """The target cluster."""
-        return HBaseClient(self.target_address())
+        return HBaseClient(self.target_address(), master_attempts=FAILOVER_ATTEMPTS)
 
     @cached_property
     def target_files(self) -> FileSystem:
         """The target's file system."""
         return file_system(self.spec.target)
+
+    @cached_property
+    def target_wal_files(self) -> FileSystem:
+        """The file system of the target's log; that of its root, unless they are apart."""
+        address = self.spec.target.address()
+        return self.target_files if address.of_log is address else log_files_of(address)
 
     def target_address(self) -> ClusterAddress:
         """The target for the driver and for Spark workers."""
@@ -277,7 +290,7 @@ class Run(LogRun):
 
     @property
     def target_wal_root(self) -> str:
-        """The folder with WALs/ and oldWALs/ on the target's file system, without a trailing slash."""
+        """The folder with WALs/ and oldWALs/ on the file system of the target's log, without a trailing slash."""
         return self.spec.target.address().wal_path
 
     def snapshot(self, source_table: str) -> str:

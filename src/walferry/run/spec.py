@@ -46,7 +46,13 @@ class Cluster(BaseModel):
     waldir: str | None = Field(
         default=None,
         pattern=r"^([a-z0-9]+:/)?/.",
-        description="hbase.wal.dir where it is set, on the file system of the rootdir",
+        description="hbase.wal.dir where it is set",
+    )
+    wal_webhdfs: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        validate_default=True,
+        description="WebHDFS of the NameNode of waldir, if it is on another HDFS",
     )
     thrift: str | None = Field(default=None, description="Thrift server, host:port")
     user: str | None = Field(
@@ -69,13 +75,15 @@ class Cluster(BaseModel):
             raise ValueError("give host:port")
         return server
 
-    @field_validator("waldir")
+    @field_validator("wal_webhdfs")
     @classmethod
-    def _on_one_file_system(cls, waldir: str | None, given: ValidationInfo) -> str | None:
-        root, wal = urlsplit(given.data.get("rootdir") or ""), urlsplit(waldir or "")
-        if root.netloc and wal.netloc and (root.scheme, root.netloc) != (wal.scheme, wal.netloc):
-            raise ValueError("it is on another file system than rootdir; only one can be read")
-        return waldir
+    def _reaches_the_logs(cls, webhdfs: str | None, given: ValidationInfo) -> str | None:
+        root, wal = urlsplit(given.data.get("rootdir") or ""), urlsplit(given.data.get("waldir") or "")
+        if webhdfs is None and root.netloc and wal.netloc and (root.scheme, root.netloc) != (wal.scheme, wal.netloc):
+            raise ValueError("waldir is on another file system than rootdir: give the WebHDFS of its NameNode")
+        if webhdfs is not None and not given.data.get("waldir"):
+            raise ValueError("it is for a waldir on another HDFS than rootdir: give `waldir`, or leave this out")
+        return webhdfs
 
     @field_validator("security")
     @classmethod

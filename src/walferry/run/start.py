@@ -10,6 +10,7 @@ from walferry.ledger import Ledger, RunRecord
 from walferry.ledger.rows import RunKind
 from walferry.run.given_spec import Connections, parse_spec, refuse_window, resolve
 from walferry.run.heartbeat import require_idle
+from walferry.run.moved import accept_moved
 from walferry.run.spec import ResolvedSpec
 
 
@@ -18,6 +19,7 @@ def start_run(
 ) -> str:
     """Open a run for a spec given as a mapping, or find the owner's unfinished run. Returns its id."""
     spec = _resolved(params, connections)
+    accept_moved(ledger, spec.name, spec.as_recorded(), kind, owner)
     return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, kind).run_id
 
 
@@ -54,6 +56,7 @@ def hand_over(ledger: Ledger, run: RunRecord, spec: Mapping[str, Any], owner: st
     """
     if run.owner != owner:
         require_idle(ledger.of(run.run_id))
+    accept_moved(ledger, run.name, spec, run.kind, owner)
     found = ledger.open_run(run.name, run.owner, spec, owner, run.kind)
     ledger.adopt_run(found.run_id, owner, owner)
     return found.run_id

@@ -68,7 +68,7 @@ def _require_source(spec: ResolvedStreamSpec, source: HBaseClient) -> None:
         raise UsageError(
             f"HBase does not grant {source.address.user} {', '.join(lacking)}; grant it, or name another `user`"
         )
-    if (misplaced := folder_obstacle(source, files, address.wal_path)) is not None:
+    if (misplaced := folder_obstacle(source)) is not None:
         raise UsageError(f"source: {misplaced}")
     if obstacles := list(peer_obstacles(source)):
         raise UsageError(f"a stream needs a replication peer, which keeps the log: {'; '.join(obstacles)}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from walferry.ledger import Ledger
 from walferry.run.given_spec import Connections
+from walferry.run.moved import accept_moved
 from walferry.run.start import open_or_take_over
 from walferry.streams.stream_spec import ResolvedStreamSpec, parse_stream_spec, resolve_stream
 
@@ -24,5 +25,7 @@ def start_stream(ledger: Ledger, params: Mapping[str, Any], connections: Connect
 
 
 def open_stream(ledger: Ledger, spec: ResolvedStreamSpec, owner: str) -> str:
-    """Open a run for a spec, or find the owner's unfinished one. Returns its id. Raises the errors of `open_run`."""
+    """Open a run for a spec, or find the owner's unfinished one. Returns its id. Raises the errors of
+    `accept_moved` and `open_run`."""
+    accept_moved(ledger, spec.name, spec.as_recorded(), "stream", owner)
     return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, "stream").run_id

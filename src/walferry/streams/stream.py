@@ -121,7 +121,7 @@ def _follow(run: StreamRun, turn: Turn) -> None:
             held = run.ledger.quarantine.holds()
             holding = snapshots.snapshots.holding
             follower = Follower(
-                run.source, run.source_files, run.wal_root, run.source_tables, sending, sink, known, positions,
+                run.source, run.wal_files, run.wal_root, run.source_tables, sending, sink, known, positions,
                 {hold.region for hold in held}, holding, opened.images,
             )  # fmt: skip
             end_wait(run.ledger)

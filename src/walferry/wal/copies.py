@@ -37,6 +37,11 @@ def files_of(address: ClusterAddress) -> FileSystem:
     return with_copies(hdfs_of(address), address.copies, address)
 
 
+def log_files_of(address: ClusterAddress) -> FileSystem:
+    """The file system that has a cluster's WALs, as `files_of` that of its root."""
+    return files_of(address.of_log)
+
+
 def hdfs_of(address: ClusterAddress) -> WebHdfs:
     """The HDFS of a cluster itself, without copies of its WALs."""
     if address.webhdfs is None:

@@ -25,9 +25,9 @@ from walferry.run.progress.lag import LagSplit, lag_by_group, lag_of, lag_split
 from walferry.run.progress.moments import moments_of
 from walferry.run.progress.requests import requests_of
 from walferry.run.recorded_spec import options_of, source_of, spec_of
-from walferry.run.run import file_system
 from walferry.run.spec import Cluster
 from walferry.security import Kerberos, Tls
+from walferry.wal.copies import log_files_of
 from walferry.wal.files import Place, WalFile
 from walferry.wal.open import Until, bytes_held, open_wal
 from walferry.watch.listing import Changes, KnownWal, compare, list_wals
@@ -72,8 +72,9 @@ def known_wals(ledger: Ledger, run_id: str) -> dict[str, KnownWal]:
 
 def list_now(cluster: Cluster) -> Listing:
     """A fresh listing of the cluster's WAL files. Raises TransientError when the NameNode does not answer."""
-    address = cluster.address()
-    return asyncio.run(list_wals(cluster.webhdfs, address.user, address.wal_path, address.security, address.tls))
+    address = cluster.address().of_log
+    assert address.webhdfs is not None
+    return asyncio.run(list_wals(address.webhdfs, address.user, address.wal_path, address.security, address.tls))
 
 
 async def changes_since(
@@ -102,7 +103,7 @@ def look_into_open(ledger: Ledger, run_id: str, listing: Listing, cluster: Clust
     """
     known = known_wals(ledger, run_id)
     newest = {file.group: file for file in sorted(listing.files.values(), key=lambda file: file.number)}
-    files, root = file_system(cluster), cluster.address().wal_path
+    files, root = log_files_of(cluster.address()), cluster.address().wal_path
     looked = {
         file.name: replace(file, length=bytes_held(files, root, file))
         for file in newest.values()
@@ -155,7 +156,7 @@ def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
     """Whether a small log holds edits of user tables, not only markers of flushes and openings, which an idle cluster
     writes too. A log that cannot be read counts as holding edits."""
     try:
-        for batch in open_wal(file_system(cluster), cluster.address().wal_path, file, Until.NOW):
+        for batch in open_wal(log_files_of(cluster.address()), cluster.address().wal_path, file, Until.NOW):
             user = [not table.startswith(b"hbase:") for table in batch.tables]
             if any(user[table] for table in batch.table[batch.holds_data]):
                 return True

@@ -54,7 +54,7 @@ def unique(prefix: str = "t") -> str:
 def cluster_keys(cluster: MiniCluster) -> dict[str, Any]:
     """The keys of a spec's `source` or `target` for a booted cluster."""
     address = cluster.address
-    names = ("zookeeper", "znode", "webhdfs", "rootdir", "waldir", "thrift")
+    names = ("zookeeper", "znode", "webhdfs", "rootdir", "waldir", "wal_webhdfs", "thrift")
     keys = {name: getattr(address, name) for name in names}
     if address.security is not None:
         login = asdict(address.security) | {"realms": dict(address.security.realms)}

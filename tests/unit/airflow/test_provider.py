@@ -40,8 +40,9 @@ def test_airflow_takes_form_fields_and_links_from_the_provider(tmp_path: Path) -
     )  # fmt: skip
     known = json.loads(answer.stdout.splitlines()[-1])
     assert {name.removeprefix("extra__hbase__") for name in known["fields"]} == {
-        "znode", "webhdfs", "rootdir", "waldir", "thrift", "user", "principal", "keytab", "ccache", "service", "qop",
-        "zookeeper_service", "realms", "tls_rpc", "tls_zookeeper", "tls_ca", "tls_certificate", "tls_key",
+        "znode", "webhdfs", "rootdir", "waldir", "wal_webhdfs", "thrift", "user", "principal", "keytab", "ccache",
+        "service", "qop", "zookeeper_service", "realms", "tls_rpc", "tls_zookeeper", "tls_ca", "tls_certificate",
+        "tls_key",
     }  # fmt: skip
     assert known["form"]["relabeling"]["host"] == "ZooKeeper quorum"
     assert set(known["form"]["hidden_fields"]) == {"schema", "login", "password"}

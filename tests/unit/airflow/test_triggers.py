@@ -165,7 +165,7 @@ def test_a_small_log_is_opened_to_tell_whether_it_holds_edits(
     cell, flush = encode_cell(b"r", b"f", b"q", 1, 4), encode_cell(b"r", b"METAFAMILY", b"HBASE::FLUSH", 1, 4)
     of_hbase = header() + entry([cell], table_name=b"hbase:namespace") + entry([flush]) + TRAILER
     cluster = CLUSTER.model_copy(update={"rootdir": f"hdfs://nn:8020{tmp_path}"})
-    monkeypatch.setattr(log_watch, "file_system", lambda _: Local())
+    monkeypatch.setattr(log_watch, "log_files_of", lambda _: Local())
     monkeypatch.setattr(log_watch, "SMALL_BYTES", len(edits))
     files = {}
     for number, content in ((1, edits), (2, bare), (3, of_hbase)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,15 @@ def test_an_address_travels_between_processes() -> None:
 def test_the_logs_are_below_the_root_folder_or_in_a_folder_of_their_own() -> None:
     assert ClusterAddress("h:2181", rootdir="hdfs://h:8020/data/hbase/").wal_path == "/data/hbase"
     assert ClusterAddress("h:2181", rootdir="hdfs://h:8020/hbase", waldir="hdfs://h:8020/logs/").wal_path == "/logs"
+
+
+def test_the_log_may_be_on_another_file_system_than_the_root_folder() -> None:
+    address = ClusterAddress("h:2181", webhdfs="http://h:9870", rootdir="hdfs://h:8020/hbase", waldir="hdfs://h:8020/l")
+    assert address.of_log is address, "so that both have one client"
+    apart = replace(address, waldir="hdfs://logs:8020/hbase", wal_webhdfs="http://logs:9870")
+    assert (apart.of_log.webhdfs, apart.of_log.name_node) == ("http://logs:9870", "hdfs://logs:8020")
+    assert (apart.webhdfs, apart.name_node, apart.root_path) == ("http://h:9870", "hdfs://h:8020", "/hbase")
+    assert apart.of_log.wal_path == apart.wal_path == "/hbase"
 
 
 def test_an_address_without_rootdir_says_so() -> None:

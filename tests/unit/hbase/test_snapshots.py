@@ -24,6 +24,7 @@ class Master:
     failures: int
     read_only: bool = False
     taken: int = 0
+    refusal: str = f"org.apache.hadoop.hbase.snapshot.HBaseSnapshotException: had an error: {MOVED}"
     snapshots: list[pb.SnapshotDescription] = field(default_factory=list)
 
     def describe(self, table: str) -> TableDescriptor:
@@ -39,8 +40,7 @@ class Master:
                     self.snapshots = [request.snapshot]
                 return pb.SnapshotResponse(expected_timeout=1)
             case "IsSnapshotDone" if not self.snapshots:
-                name = "org.apache.hadoop.hbase.snapshot.HBaseSnapshotException"
-                raise remote_error(name, f"{name}: had an error: {MOVED}", server="m", method=method)
+                raise remote_error(self.refusal.partition(":")[0], self.refusal, server="m", method=method)
             case _:
                 return pb.IsSnapshotDoneResponse(done=True)
 
@@ -62,6 +62,14 @@ def test_only_regions_that_can_be_flushed_are_asked_to_be(read_only: bool) -> No
     assert taken.type == (pb.SnapshotDescription.SKIPFLUSH if read_only else pb.SnapshotDescription.FLUSH)
 
 
+def test_a_snapshot_that_ended_with_its_master_is_taken_again() -> None:
+    """Before 2.6 the next master does not know it."""
+    name = "org.apache.hadoop.hbase.snapshot.UnknownSnapshotException"
+    master = Master(failures=1, refusal=f"{name}: Snapshot S is not currently running or one of the known ones")
+    assert admin.snapshot(cast(Calls, master), "S", "t").name == "S"
+    assert master.taken == 2
+
+
 def test_a_snapshot_that_always_fails_is_given_up() -> None:
     master = Master(failures=100)
     with pytest.raises(SnapshotFailedError, match="Regions moved"):
@@ -71,6 +79,8 @@ def test_a_snapshot_that_always_fails_is_given_up() -> None:
 
 class Restarted:
     """A master whose HDFS has just been restarted: it lists no snapshot that it cannot read."""
+
+    master_attempts = retry.ATTEMPTS
 
     def __init__(self, failures: int) -> None:
         self.left = failures

@@ -61,7 +61,13 @@ def test_what_the_example_calls_a_default_is_one() -> None:
         ({"tables": [{"source": "a", "target": "b", "as": "c"}]}, "move.yaml: tables.0.as: unknown key"),
         (
             {"source": CLUSTER | {"waldir": "hdfs://other:8020/wal"}},
-            "move.yaml: source.waldir: it is on another file system than rootdir; only one can be read",
+            "move.yaml: source.wal_webhdfs: waldir is on another file system than rootdir: give the WebHDFS of its "
+            "NameNode",
+        ),
+        (
+            {"source": CLUSTER | {"wal_webhdfs": "http://other:9870"}},
+            "move.yaml: source.wal_webhdfs: it is for a waldir on another HDFS than rootdir: give `waldir`, or leave "
+            "this out",
         ),
         ({"tables": []}, "move.yaml: tables: List should have at least 1 item after validation, not 0"),
         ({"tables": ["a", "default:a"]}, "move.yaml: tables: source table named twice: a"),

@@ -10,7 +10,9 @@ import pytest
 from unit.migration.planning.versions import of_version
 from unit.streams.test_stream_spec import SPEC, unknown
 from walferry.errors import UsageError
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
+from walferry.replay.keeping import obstacles
 from walferry.storage import Local
 from walferry.streams import plan
 from walferry.streams.stream_spec import parse_stream_spec, resolve_stream
@@ -19,8 +21,8 @@ from walferry.streams.stream_spec import parse_stream_spec, resolve_stream
 class Source:
     """A client of a cluster of a version, as `with` has it."""
 
-    def __init__(self, version: str) -> None:
-        self._client = of_version(version)
+    def __init__(self, version: str, address: ClusterAddress) -> None:
+        self._client = of_version(version, None, address)
         self._client.table_exists = lambda table: True  # type: ignore[method-assign]
         self._client.lacking_rights = lambda everywhere, readable: None  # type: ignore[method-assign]
 
@@ -36,7 +38,8 @@ def refusal(version: str, root: Path, patch: pytest.MonkeyPatch) -> str:
     keys = SPEC["source"] | {"rootdir": f"hdfs://nn:8020{root}"}
     spec = resolve_stream(parse_stream_spec(SPEC | {"source": keys}, origin="x"), unknown)
     patch.setattr(plan, "file_system", lambda cluster: Local())
-    patch.setattr(plan, "HBaseClient", lambda address: Source(version))
+    patch.setattr(obstacles, "log_files_of", lambda _: Local())
+    patch.setattr(plan, "HBaseClient", lambda address: Source(version, address))
     with pytest.raises(UsageError) as raised:
         plan.examine(spec)
     return str(raised.value)

@@ -274,7 +274,7 @@ def rows_by_file(run: Run, table: str, files: Sequence[WalFile]) -> dict[str, pa
         if (packed := run.known_rows.of(file.name, table)) is not None:
             return WrittenRows(table, packed).rows
         mine, others = RowCollector({table}, limited=False), RowCollector(run.known_rows.tables - {table})
-        for batch in open_wal(run.source_files, run.wal_root, file):
+        for batch in open_wal(run.wal_files, run.wal_root, file):
             mine.add(batch)
             others.add(batch)
         for rows in (*mine.rows(), *others.rows()):

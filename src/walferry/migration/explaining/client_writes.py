@@ -37,7 +37,7 @@ def edits_of_clients(run: Run, table: str, rows: Sequence[bytes], bounds: Bounds
         if start is None:
             raise WalferryError("the target's log was not followed before the target was opened")
         target, known = run.pair(table).target, run.source.cluster_uuid()
-        for batch in cells_by_others(run.target_files, run.target_wal_root, start, target, rows, known):
+        for batch in cells_by_others(run.target_wal_files, run.target_wal_root, start, target, rows, known):
             for row, cell in zip(batch["row"].to_pylist(), cells_of(batch), strict=True):
                 if rooms[row].takes(cell):
                     wrote[row].append(cell)

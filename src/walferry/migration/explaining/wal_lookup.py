@@ -31,7 +31,7 @@ from walferry.migration.sides.row_sides import Bounds, Cell, Compressed, Questio
 from walferry.replay.log.cut import as_listed
 from walferry.run.facts import fence_facts
 from walferry.run.run import Run
-from walferry.spark.clients import shared_files, workers
+from walferry.spark.clients import shared_log_files, workers
 from walferry.spark.fan_out import fan_out, job
 from walferry.spark.handing_over import handed_back, handing_over
 from walferry.spark.session import session_for
@@ -142,7 +142,7 @@ def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
     """The files that can hold rows of the table: those in the ledger, and newer ones."""
     files = {known.name: as_listed(known) for known in run.ledger.log.files()}
     fences = run.fences()
-    for file in list_wals(run.source_files, run.wal_root):
+    for file in list_wals(run.wal_files, run.wal_root):
         if fences.starts_by(file):
             files.setdefault(file.name, file)
     empty = run.ledger.log.without_cells(table) & applied
@@ -247,7 +247,7 @@ def _read_file(lookup: _Lookup, file: WalFile) -> Iterator[pa.RecordBatch]:
     finds = _Finds(lookup.bounds)
     question = lru_cache(_QUESTIONS_AT_ONCE)(lambda row: lookup.questions[row].value())
     until = Until.SEALED if file.name in lookup.applied else Until.NOW
-    wal = open_wal(shared_files(lookup.source), lookup.source.wal_path, file, until)
+    wal = open_wal(shared_log_files(lookup.source), lookup.source.wal_path, file, until)
     for batch in wal:
         entries = edits_of(batch, lookup.table)
         cells, entry, _ = index_entry_cells(entries)

@@ -20,7 +20,7 @@ from walferry.formats.cells import CellIndex, CellType, binary_column, gather, i
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.address import ClusterAddress
-from walferry.spark.clients import shared_files
+from walferry.spark.clients import shared_log_files
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
 from walferry.wal.live_tail import list_certain
@@ -209,7 +209,7 @@ def read_span(task: LogTask) -> Iterator[FileNews]:
     """Read the rows of a span and its markers, in an executor. Raises TransientError."""
     span, found = task.span, _Found()
     end, error = span.start, ""
-    wal = open_wal(shared_files(task.address), task.address.wal_path, span.file, Until.NOW, start=span.start)
+    wal = open_wal(shared_log_files(task.address), task.address.wal_path, span.file, Until.NOW, start=span.start)
     try:
         for batch in wal:
             end = int(batch.offset_end[-1])

@@ -24,6 +24,7 @@ from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, PassDifference, PassPosition, PassRecord, PassRegion, RunRecord
+from walferry.ledger.rows import ClusterSide
 from walferry.migration.pairs.pair_findings import pass_facts, pass_line
 from walferry.migration.pairs.pair_log import (
     FileNews,
@@ -50,11 +51,13 @@ from walferry.migration.pairs.pair_plan import (
 )
 from walferry.migration.pairs.pair_regions import Todo, read_regions, settle
 from walferry.migration.pairs.pair_spot_check import Drawn, spot_check_pair
+from walferry.replay.keeping.obstacles import require_log_folder
 from walferry.replay.keeping.retention import retention_of
 from walferry.replay.targets import target_faults
 from walferry.run.heartbeat import alive
 from walferry.run.notes.spot_check import sampled, why_none
 from walferry.run.run import Run
+from walferry.run.sides import SIDES
 from walferry.run.spec import ResolvedSpec
 from walferry.spark.clients import workers
 from walferry.spark.fan_out import fan_out
@@ -165,14 +168,15 @@ def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
         days = (run.ledger.notes.get(_OPTIONS) or {}).get("whole_every_days", WHOLE_EVERY_DAYS)
     held_bytes = run.source.held_bytes()
     held = sum(held_bytes.get(pair.source, 0) for pair in run.tables)
-    source, target = (look_into_log(run, side, positions, held) for side in ("source", "target"))
+    source, target = (look_into_log(run, side, positions, held) for side in SIDES)
     return PassPlan(seen, known_regions, source, target, days * DAY_MS)
 
 
-def look_into_log(run: Run, side: str, positions: Sequence[PassPosition], held: int) -> _SideLog:
+def look_into_log(run: Run, side: ClusterSide, positions: Sequence[PassPosition], held: int) -> _SideLog:
     """Find the part of one side's log to read. `held`: bytes of the tables; reading more log than that takes longer
-    than reading the tables."""
+    than reading the tables. Raises UsageError if its servers' logs are elsewhere."""
     client, files, root = _side(run, side)
+    require_log_folder(client, side)
     at_ms = now_ms()
     places = {one.position: PlaceInLog.from_json(one.at_ms, getattr(one, side)) for one in positions}
     listing = listing_since(files, root, list(places.values()))
@@ -192,10 +196,10 @@ def look_into_log(run: Run, side: str, positions: Sequence[PassPosition], held: 
     return replace(found, spans=spans())
 
 
-def _side(run: Run, side: str) -> tuple[HBaseClient, Any, str]:
+def _side(run: Run, side: ClusterSide) -> tuple[HBaseClient, Any, str]:
     if side == "source":
-        return run.source, run.source_files, run.wal_root
-    return run.target, run.target_files, run.spec.target.address().wal_path
+        return run.source, run.wal_files, run.wal_root
+    return run.target, run.target_wal_files, run.target_wal_root
 
 
 def _require_comparable(run: Run) -> None:

@@ -75,6 +75,8 @@ def _require_workers(address: ClusterAddress) -> None:
 def _identity(side: str, client: HBaseClient) -> Identity | None:
     files = hdfs_of(client.address)
     files.status("/")
+    if client.address.wal_webhdfs is not None:
+        hdfs_of(client.address.of_log).status("/")
     client.cluster_id()  # before the master is looked for, whose absence would not tell a wrong znode
     client.version()
     kerberos = client.address.security

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from walferry.errors import (
     DamagedInputError,
@@ -78,10 +78,12 @@ def _growth(wals: Sequence[WalFile], keep_hours: float) -> str:
     )
 
 
-def wal_folder_findings(source: HBaseClient, files: FileSystem, root: str) -> Iterator[Finding]:
-    """Check that live servers keep their logs below `root`."""
-    if (obstacle := folder_obstacle(source, files, root)) is not None:
-        yield Finding("refuse", "source", obstacle)
+def wal_folder_findings(clusters: Mapping[str, HBaseClient]) -> Iterator[Finding]:
+    """Check that live servers of each side keep their logs where its address says. Of the target's log, it is read what
+    others write."""
+    for side, cluster in clusters.items():
+        if (obstacle := folder_obstacle(cluster)) is not None:
+            yield Finding("refuse", side, obstacle)
 
 
 def codec_findings(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Finding]:

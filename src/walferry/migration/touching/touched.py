@@ -190,7 +190,7 @@ def look(run: Run) -> None:
 
 
 def _read_target_log(run: Run, seen: Seen) -> Seen:
-    files, root, began = run.target_files, run.target_wal_root, now_ms()
+    files, root, began = run.target_wal_files, run.target_wal_root, now_ms()
     targets = {pair.target: pair.source for pair in run.tables}
     try:
         if seen.offset is None:
@@ -235,7 +235,7 @@ _SURELY_KEPT_S = 60.0
 def _from_here(run: Run, seen: Seen, why: str, moment_ms: int) -> Seen:
     log.warning("%s; comparing the tables as a whole again", why)
     void = {pair.source: why for pair in run.tables}
-    offset = log_end(run.target_files, run.target_wal_root)
+    offset = log_end(run.target_wal_files, run.target_wal_root)
     return replace(seen, offset=offset, read_ms=moment_ms, unread="").voiding(void)
 
 

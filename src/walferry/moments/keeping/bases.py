@@ -135,7 +135,7 @@ class BaseTaker:
 
 def take(run: KeepRun, stage: Stage, table: str) -> Base:
     """Take a base of a table and record it. Raises UsageError for a table whose snapshot cannot be read."""
-    require_same_source(run, stage)
+    require_same_source(run)
     if why := why_unreadable(run.source.describe(table)):
         raise UsageError(f"no base of {table} can be taken, since {why}", table=table)
     # In this order: an edit in an older file than these was acknowledged before, so the snapshot has it.

@@ -95,7 +95,7 @@ class Ends:
 
         Raises the errors of listing the logs, and AnotherClusterError.
         """
-        require_same_source(self._run, self._stage)
+        require_same_source(self._run)
         looked_ms = now_ms()
         fences = self._run.fences()
         listed = [file for file in self._list() if fences.starts_by(file)]

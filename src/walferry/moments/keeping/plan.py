@@ -69,7 +69,7 @@ def _obstacles(spec: ResolvedKeepSpec, source: HBaseClient) -> Iterator[str]:
             yield f"table {table}: a base of it could not be read later, since {why}"
     if lacking := source.lacking_rights(("ADMIN",), [table for table in spec.tables if table not in missing]):
         yield f"HBase does not grant {source.address.user} {', '.join(lacking)}; grant it, or name another `user`"
-    if (misplaced := folder_obstacle(source, files, address.wal_path)) is not None:
+    if (misplaced := folder_obstacle(source)) is not None:
         yield f"source: {misplaced}"
     if fault := folder_fault(spec.folder, address):
         yield fault

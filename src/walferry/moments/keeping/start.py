@@ -8,6 +8,7 @@ from typing import Any
 from walferry.ledger import Ledger
 from walferry.moments.keeping.keep_spec import ResolvedKeepSpec, parse_keep_spec, resolve_keep
 from walferry.run.given_spec import Connections
+from walferry.run.moved import accept_moved
 from walferry.run.start import open_or_take_over
 
 
@@ -24,5 +25,7 @@ def start_keep(ledger: Ledger, params: Mapping[str, Any], connections: Connectio
 
 
 def open_keep(ledger: Ledger, spec: ResolvedKeepSpec, owner: str) -> str:
-    """Open a run for a spec, or find the owner's unfinished one. Returns its id. Raises the errors of `open_run`."""
+    """Open a run for a spec, or find the owner's unfinished one. Returns its id. Raises the errors of
+    `accept_moved` and `open_run`."""
+    accept_moved(ledger, spec.name, spec.as_recorded(), "keep", owner)
     return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, "keep").run_id

@@ -34,7 +34,7 @@ from walferry.migration.sides.stored_sides import RANGE_BYTES, rules_of
 from walferry.moments.restoring.base import StoredBase
 from walferry.moments.restoring.restore_run import RestoreRun
 from walferry.snapshots.manifest import SnapshotRegion, cells_of, rows_inside
-from walferry.spark.clients import shared_files, workers
+from walferry.spark.clients import shared_files, shared_log_files, workers
 from walferry.spark.fan_out import fan_out, shares
 from walferry.spark.session import session_for
 from walferry.storage import FileSystem
@@ -93,10 +93,10 @@ def check(
 
 def _compare_share(task: _Task, share: Sequence[SnapshotRegion]) -> Outcome:
     """Compare neighbouring ranges of rows, each of them within a region of the base."""
-    files = shared_files(task.pair.source)
+    files, of_log = shared_files(task.pair.source), shared_log_files(task.pair.source)
     with closing(_Spooled(share)) as spooled:
         for file in task.files:
-            for batch in open_wal(files, task.root, file):
+            for batch in open_wal(of_log, task.root, file):
                 spooled.add(batch, task.pair.source_table, task.wanted)
         return sum((_compare(task.pair, files, one, spooled.of(number)) for number, one in enumerate(share)), NOTHING)
 

@@ -46,7 +46,7 @@ from walferry.replay.windows.window_pieces import apply_in_pieces, is_small
 from walferry.run.notes.kept_moments import copied_ends, lost_ends
 from walferry.run.progress.exposure import unwatched_times
 from walferry.snapshots.manifest import has_manifest
-from walferry.spark.clients import shared_files
+from walferry.spark.clients import shared_log_files
 from walferry.spark.fan_out import fan_out
 from walferry.spark.session import LateSession, session_for
 from walferry.wal.files import Place, WalFile
@@ -334,7 +334,7 @@ def _look_at(
     address, root, table, of_base = run.source_address(1), run.wal_root, run.table, base.table
 
     def read(file: WalFile) -> list[SeenFile]:
-        return [look(open_wal(shared_files(address), root, file), file, table, moment, of_base)]
+        return [look(open_wal(shared_log_files(address), root, file), file, table, moment, of_base)]
 
     return fan_out(spark, read, files, what="read WALs", sizes=[file.length for file in files])
 

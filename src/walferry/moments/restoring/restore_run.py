@@ -143,7 +143,7 @@ class RestoreRun(Run):
 
     def list_log(self) -> list[WalFile]:
         """The files of the log, as `list_wals`; without the source, its copies."""
-        return (list_archive if self.kept.alone else list_wals)(self.source_files, self.wal_root)
+        return (list_archive if self.kept.alone else list_wals)(self.wal_files, self.wal_root)
 
     def servers(self) -> set[str]:
         """The names of the source's live servers; without the source, none."""

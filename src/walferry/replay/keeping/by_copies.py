@@ -24,15 +24,14 @@ from uuid import uuid4
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
-from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.zookeeper import parse_znode
 from walferry.ledger import StagedFile
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import Retention, retention_now
+from walferry.run.moved import id_in_root
 from walferry.run.progress.exposure import Exposure, note_exposure
-from walferry.run.run import LogRun, file_system
+from walferry.run.run import LogRun
 from walferry.storage import FileSystem
-from walferry.wal.copies import open_folder
+from walferry.wal.copies import log_files_of, open_folder
 from walferry.wal.files import Place, WalFile, if_sealed, list_live, list_wals
 from walferry.wal.open import CLOSE_SECONDS
 
@@ -123,15 +122,14 @@ def let_go(run: LogRun, keep_hours: float | None = None) -> list[str]:
     return sorted(applied)
 
 
-def require_same_source(run: LogRun, stage: Stage) -> None:
+def require_same_source(run: LogRun) -> None:
     """Raise AnotherClusterError if the source's root folder has the id of another cluster than the run's plan found."""
     plan = run.ledger.phases.facts("plan") or {}
     planned = plan.get("cluster_id") or plan.get("source_cluster_id")
     try:
-        content = b"".join(stage.source.read(f"{run.source_root}/hbase.id"))
+        now = id_in_root(run.source_files, run.source_root)
     except FileNotFoundError:
         return  # not known: whoever needs more of it will fail
-    now = parse_znode(content, pb.ClusterId).cluster_id  # FSUtils.getClusterId
     if planned not in (None, now):
         raise AnotherClusterError(
             f"the cluster at {run.log_spec.source.address().cluster} is another one now: its id is {now}, not "
@@ -154,7 +152,7 @@ def tend(run: LogRun) -> float | None:
         _note(run, [], looked_ms)
         return 1.0
     stage = stage_of(run)
-    require_same_source(run, stage)
+    require_same_source(run)
     _sweep(stage)
     fences = run.fences()
     listed = [file for file in list_wals(stage.source, stage.root) if fences.starts_by(file)]
@@ -313,5 +311,5 @@ def _url(run: LogRun) -> str:
 
 def stage_of(run: LogRun) -> Stage:
     """The source's own files, without copies, and the run's folder. Raises UsageError if the run has no folder."""
-    source = file_system(run.log_spec.source, run.log_spec.source_address())
+    source = log_files_of(run.log_spec.source_address())
     return Stage(source, run.wal_root, *open_folder(_url(run), run.source.address))

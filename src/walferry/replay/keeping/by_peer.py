@@ -76,7 +76,7 @@ def let_go(run: LogRun, keep_hours: float | None = None) -> str | None:
         return None
     name = newest.name
     fences = run.fences()
-    listed = {file.name for file in list_wals(run.source_files, run.wal_root) if fences.starts_by(file)}
+    listed = {file.name for file in list_wals(run.wal_files, run.wal_root) if fences.starts_by(file)}
     left = listed - kept(run, name)
     if waiting := left - run.ledger.log.applied(left):
         if queue > 2 * FULL_QUEUE:
@@ -107,9 +107,7 @@ def _await_queues(run: LogRun, peer: str) -> list[str]:
     deadline = unhindered_s() + QUEUE_SECONDS
     while True:
         queued = kept(run, peer)
-        current = {
-            file.group: file.name for file in list_live(run.source_files, run.wal_root) if file.place is Place.LIVE
-        }
+        current = {file.group: file.name for file in list_live(run.wal_files, run.wal_root) if file.place is Place.LIVE}
         missing = {group: name for group, name in current.items() if name not in queued}
         if not missing:
             return sorted(current)

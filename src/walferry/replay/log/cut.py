@@ -28,6 +28,7 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import LogPosition, SeenFile
+from walferry.replay.keeping.obstacles import require_log_folder
 from walferry.replay.keeping.protect import not_applied, take_stock, way_of
 from walferry.replay.log.idle import idle_servers
 from walferry.request_meter import unhindered_s
@@ -141,10 +142,9 @@ def cut_log(run: LogRun, *, whole: bool = False, applied: Lines | None = None) -
 
     `whole`: list all archived files, not only those that matter to the run (`_with_archive`). `applied`: the lines of
     the last applied cut; while they are unchanged, servers to which nothing was written since are not rolled.
-    Raises TransientError if the rolls are not finished within a minute.
+    Raises TransientError if the rolls are not finished within a minute, UsageError if the servers' logs are elsewhere.
     """
-    names = run.source_tables
-    started_ms = time.time_ns() // 1_000_000
+    names, started_ms = run.source_tables, time.time_ns() // 1_000_000
     before = {name: lines_of(run.source, name, regions_if_exists(run.source, name)) for name in names}
     servers = run.source.servers()
     # Edits from before a move may be on any server, even on one that has no region of the tables now.
@@ -173,7 +173,7 @@ def cut_log(run: LogRun, *, whole: bool = False, applied: Lines | None = None) -
         # A new file in the listing need not be in use yet: its predecessor may receive edits until it is closed.
         for file in () if waiting else left:
             if file.name not in closed:
-                now = if_sealed(run.source_files, run.wal_root, file)
+                now = if_sealed(run.wal_files, run.wal_root, file)
                 if now is None:
                     break
                 closed[file.name] = now
@@ -190,6 +190,8 @@ def cut_log(run: LogRun, *, whole: bool = False, applied: Lines | None = None) -
     remember()
     # A server that died during the cut has no file after it: HBase splits and archives the server's whole folder.
     current = {group: file.number for group, file in new.items() if file.server in alive}
+    if alive and not current:
+        require_log_folder(run.source, "source")
     regions = {name: regions_if_exists(run.source, name) for name in names}
     after = {name: lines_of(run.source, name, regions[name]) for name in names}
     # Take closed files from `closed`: the listing shows no length for a file that was open.
@@ -377,7 +379,7 @@ def record_seen(run: LogRun, files: Iterable[WalFile], sealed: Collection[str]) 
     seen = []
     for file in listed.values():
         if file.name not in sealed and not file.length and not (file.name in known and known[file.name].length):
-            file = replace(file, length=bytes_held(run.source_files, run.wal_root, file))
+            file = replace(file, length=bytes_held(run.wal_files, run.wal_root, file))
         seen.append(as_seen(file, file.name in sealed))
     run.ledger.log.see_files(seen)
 

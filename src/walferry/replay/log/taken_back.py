@@ -48,7 +48,7 @@ def _why_other(run: Run, file: WalFile | None, name: str, sent: SentEarly) -> st
         return not_known(name, sent.shown, "no listing shows it any more")
     beginning = Beginning(sent.shown)
     try:
-        for batch in open_wal(run.source_files, run.wal_root, file):
+        for batch in open_wal(run.wal_files, run.wal_root, file):
             if not beginning.add(batch):
                 break
     except (WalferryError, OSError) as error:

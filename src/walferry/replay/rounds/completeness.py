@@ -107,7 +107,7 @@ def _written(listed: Iterable[WalFile]) -> dict[str, str]:
 def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
     first, root = missing[0], run.wal_root
     aside = f"{root}/corrupt/{first}"
-    if run.source_files.status(aside) is not None:
+    if run.wal_files.status(aside) is not None:
         cause = f"HBase could not read the file when it split the log of the file's server, and moved it to {aside}"
     elif first in queued:
         cause = way_of(run).why_missing(run, first)
@@ -127,7 +127,7 @@ def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
 
 def _holds_nothing(run: Run, file: WalFile) -> bool:
     """Whether the file is archived and has no entry: nobody writes to an archived file any more."""
-    files, root = run.source_files, run.wal_root
+    files, root = run.wal_files, run.wal_root
     if file.place is not Place.ARCHIVED or bytes_held(files, root, file):
         return False
     return find_wal(files, root, file) is not None  # None if the file was deleted before it could be read

@@ -34,7 +34,7 @@ class OpenTail:
         """`before`: what another process, or an earlier tail, sent of the file."""
         self.file = file
         self._before = before
-        self._wal: Wal = open_wal(run.source_files, run.wal_root, file, Until.NOW, batch_bytes=BATCH_BYTES)
+        self._wal: Wal = open_wal(run.wal_files, run.wal_root, file, Until.NOW, batch_bytes=BATCH_BYTES)
         self._visible: Iterator[EntryBatch] | None = None
         """the visible entries that are not read to their end yet"""
         self._prefix = Prefix()

@@ -32,6 +32,7 @@ from walferry.formats.markers import Marker
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Ledger, Quarantined, QuarantineItem, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
+from walferry.replay.keeping.obstacles import require_log_folder
 from walferry.replay.log.cut import await_archive, cut_log, record_seen
 from walferry.replay.log.files_of_window import covering, known_files, missing_ranges, window_of
 from walferry.replay.log.lineage import FamiliesOf, created, families_of, trace
@@ -107,9 +108,13 @@ def complete_at_ms(window: TimeWindow, times: LogTimes) -> int:
 
 
 def plan_window(run: Run) -> WindowPlan:
-    """Look up what a replay of the run's window needs. Changes nothing, and lists missing files instead of raising."""
+    """Look up what a replay of the run's window needs. Changes nothing, and lists missing files instead of raising.
+
+    Raises UsageError if the source's logs are elsewhere.
+    """
     window = window_of(run)
-    files = list_wals(run.source_files, run.wal_root)
+    require_log_folder(run.source, "source")
+    files = list_wals(run.wal_files, run.wal_root)
     skew_ms = run.log_times.clock_skew_ms
     wanted = covering(files, window.start_ms, window.end_ms, skew_ms)
     runs = appliers(run)

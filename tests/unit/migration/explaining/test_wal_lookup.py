@@ -78,7 +78,7 @@ def no_spark() -> SparkSession:
 
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[Log]:
-    monkeypatch.setattr(wal_lookup, "shared_files", lambda address: Local())
+    monkeypatch.setattr(wal_lookup, "shared_log_files", lambda address: Local())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
         yield Log(ledger, tmp_path / "hbase")
 

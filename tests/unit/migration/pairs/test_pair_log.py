@@ -76,7 +76,7 @@ class Log:
 
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
-    monkeypatch.setattr(pair_log, "shared_files", lambda _: Local())
+    monkeypatch.setattr(pair_log, "shared_log_files", lambda _: Local())
     return Log(tmp_path)
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from unit.formats.wal_builder import TRAILER, header
 from unit.migration.planning.versions import of_version
+from walferry.hbase.address import ClusterAddress
 from walferry.migration.planning.log_findings import codec_findings, peer_findings, wal_folder_findings
+from walferry.replay.keeping import obstacles
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
 
@@ -57,12 +59,14 @@ def test_the_newest_log_with_a_header_tells_the_codec(tmp_path: Path) -> None:
     assert list(codec_findings(Local(), str(tmp_path), [])) == []
 
 
-def test_logs_elsewhere_are_refused(tmp_path: Path) -> None:
-    (found,) = wal_folder_findings(of_version("2.6.3"), Local(), str(tmp_path))
-    assert (found.level, found.subject) == ("refuse", "source")
-    assert "has no folder of a live region server" in found.message
+def test_logs_elsewhere_are_refused_on_either_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(obstacles, "log_files_of", lambda _: Local())
+    client = of_version("2.6.3", None, ClusterAddress("zk:2181", rootdir=f"hdfs://nn:8020{tmp_path}"))
+    found = list(wal_folder_findings({"source": client, "target": client}))
+    assert [(one.level, one.subject) for one in found] == [("refuse", "source"), ("refuse", "target")]
+    assert "has no folder of a live region server" in found[0].message
     logs(tmp_path, header())
-    assert list(wal_folder_findings(of_version("2.6.3"), Local(), str(tmp_path))) == []
+    assert list(wal_folder_findings({"source": client, "target": client})) == []
 
 
 def test_a_source_whose_log_no_peer_can_keep_is_refused_with_the_other_way() -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.versions import release_of
 from walferry.hbase.zookeeper import Server
 
 
-def of_version(version: str, settings: dict[str, str] | None = None) -> HBaseClient:
+def of_version(
+    version: str, settings: dict[str, str] | None = None, address: ClusterAddress | None = None
+) -> HBaseClient:
     client = SimpleNamespace(
+        address=address,
         release=release_of(version),
         version=lambda: version,
         peers_may_change=lambda: None,

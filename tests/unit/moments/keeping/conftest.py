@@ -21,10 +21,19 @@ from walferry.wal.copies import with_copies
 ME = ClusterAddress("none:1", user="me")
 
 
+class OfLog(Local):
+    """A file system of logs, which has nothing of the root folder."""
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        if path.endswith("hbase.id"):
+            raise FileNotFoundError(path)
+        return super().read(path, offset, length)
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeepRun]:
     """A run that has begun to copy, while file 10 was written."""
-    monkeypatch.setattr(by_copies, "file_system", lambda *_: Local())
+    monkeypatch.setattr(by_copies, "log_files_of", lambda _: OfLog())
     cluster = Cluster.model_validate(CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}/hbase"})
     params = {"name": "moments", "tables": ["a", "b"], "folder": f"{tmp_path}/copies", "copy_bases": True}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:

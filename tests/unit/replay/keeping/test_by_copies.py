@@ -55,7 +55,7 @@ class Source:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A run past its start fence, which stands in file 10."""
-    monkeypatch.setattr(by_copies, "file_system", lambda *_: Local())
+    monkeypatch.setattr(by_copies, "log_files_of", lambda _: Local())
     source = CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}/hbase"}
     spec = SPEC | {"source": source, "protect": "stage", "stage": f"{tmp_path}/copies"}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from unit.migration.planning.versions import of_version
-from walferry.hbase.client import HBaseClient
-from walferry.hbase.zookeeper import Server
-from walferry.replay.keeping.obstacles import folder_obstacle, peer_obstacles
+from walferry.errors import UsageError
+from walferry.hbase.address import ClusterAddress
+from walferry.replay.keeping import obstacles
+from walferry.replay.keeping.obstacles import folder_obstacle, peer_obstacles, require_log_folder
 from walferry.storage import Local
 
 
@@ -36,21 +35,58 @@ def test_queues_in_a_table_cannot_be_read() -> None:
     assert "replication queues in a table" in found
 
 
+ROOT, ELSEWHERE = "hdfs://nn:8020/hbase", "hdfs://other:8020/wal"
+TWO_NODES = {
+    "dfs.ha.namenodes.logs": "nn1, nn2",
+    "dfs.namenode.http-address.logs.nn1": "a:9870",
+    "dfs.namenode.http-address.logs.nn2": "b:9870",
+}
+
+
 @pytest.mark.parametrize(
-    ("known", "where"),
+    ("page", "waldir", "advice"),
     [
-        ({"hbase.wal.dir": "hdfs://nn/wal"}, "its hbase.wal.dir is hdfs://nn/wal: set `waldir` to it"),
-        ({}, "if hbase.wal.dir is set in its hbase-site.xml: set `waldir` to it"),
-        (None, "if hbase.wal.dir is set in its hbase-site.xml: set `waldir` to it"),
+        ({"hbase.wal.dir": "hdfs://nn:8020/wal"}, None, "its hbase.wal.dir is hdfs://nn:8020/wal: set `waldir` to it"),
+        ({"hbase.wal.dir": "/wal"}, "hdfs://nn:8020/wrong", "its hbase.wal.dir is /wal: set `waldir` to it"),
+        (
+            {"hbase.wal.dir": ELSEWHERE},
+            None,
+            f"its hbase.wal.dir is {ELSEWHERE}: set `waldir` to it, and `wal_webhdfs` to the HTTP address of its "
+            "NameNode",
+        ),
+        (
+            {"hbase.wal.dir": "hdfs://logs/wal", **TWO_NODES},
+            None,
+            "its hbase.wal.dir is hdfs://logs/wal: set `waldir` to it, and `wal_webhdfs` to http://a:9870;http://b:9870",
+        ),
+        ({}, "hdfs://nn:8020/wal", "its region servers have no hbase.wal.dir: leave `waldir` out"),
+        (
+            {},
+            None,
+            f"its region servers have no hbase.wal.dir, and their hbase.rootdir is {ROOT}: check `rootdir` and "
+            "`webhdfs`",
+        ),
+        (
+            None,
+            None,
+            "its region servers' settings (/conf) cannot be read: if hbase.wal.dir is set in its hbase-site.xml, set "
+            "`waldir` to it, and `wal_webhdfs` if that is on another HDFS than the root folder",
+        ),
     ],
 )
 def test_a_folder_without_logs_of_a_live_server_is_the_wrong_one(
-    known: dict[str, str] | None, where: str, tmp_path: Path
+    page: dict[str, str] | None, waldir: str | None, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = Server("rs", 1, 2)
-    client = cast(HBaseClient, SimpleNamespace(servers=lambda: [server], settings=lambda server: known))
-    (tmp_path / "WALs" / "rs,1,1").mkdir(parents=True)  # left by an earlier life of the server
-    found = folder_obstacle(client, Local(), str(tmp_path))
-    assert found == f"{tmp_path}/WALs has no folder of a live region server; {where}"
-    (tmp_path / "WALs" / "rs,1,2").mkdir()
-    assert folder_obstacle(client, Local(), str(tmp_path)) is None
+    monkeypatch.setattr(obstacles, "log_files_of", lambda _: Local())
+    folder = f"hdfs://nn:8020{tmp_path}"
+    address = ClusterAddress("zk:2181", rootdir=folder, waldir=waldir and f"{folder}/wal")
+    client = of_version("2.6.3", None if page is None else {"hbase.rootdir": ROOT, **page}, address)
+    live = Path(address.wal_path) / "WALs"
+    (live / "rs,1,1").mkdir(parents=True)  # left by an earlier life of the server
+    found = folder_obstacle(client)
+    assert found == f"{live} has no folder of a live region server; {advice}"
+    with pytest.raises(UsageError, match=f"target: {live} has no folder"):
+        require_log_folder(client, "target")
+    (live / "rs,1,2").mkdir()
+    assert folder_obstacle(client) is None
+    require_log_folder(client, "target")
