@@ -15,6 +15,7 @@ its own HDFS client, and the newest HBase client reads and writes an older HBase
 from __future__ import annotations
 
 import contextlib
+import getpass
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -337,6 +338,10 @@ class MiniCluster(Servers):
         log = self.directory / "logs" / f"{name}.log"
         self.servers[name] = processes.start(name, [*command, *arguments], log, folder=self.directory)
 
+    def _httpfs_may_act(self) -> dict[str, str]:
+        """Lets HttpFS, which this process's user starts, act for its clients (httpfs.py)."""
+        return {f"hadoop.proxyuser.{getpass.getuser()}.{whom}": "*" for whom in ("hosts", "groups")}
+
     def _write_configuration(self) -> None:
         self._conf.mkdir(parents=True, exist_ok=True)
         hdfs = {
@@ -344,7 +349,7 @@ class MiniCluster(Servers):
             "dfs.replication": "1",
             "dfs.datanode.hostname": self.host,
             "dfs.namenode.fs-limits.min-block-size": "1024",
-            **({} if self.security is None else self.security.hdfs_site()),
+            **(self._httpfs_may_act() if self.security is None else self.security.hdfs_site()),
             **self.hdfs_site,
         }
         hbase = {
@@ -375,9 +380,9 @@ class MiniCluster(Servers):
         }
         if self.security is not None:
             self.security.write_keys(self._conf)
-            (self._conf / "core-site.xml").write_text(_site(self.security.core_site()))
-        (self._conf / "hdfs-site.xml").write_text(_site(hdfs))
-        (self._conf / "hbase-site.xml").write_text(_site({**hdfs, **hbase}))
+            (self._conf / "core-site.xml").write_text(site(self.security.core_site()))
+        (self._conf / "hdfs-site.xml").write_text(site(hdfs))
+        (self._conf / "hbase-site.xml").write_text(site({**hdfs, **hbase}))
         (self._conf / "log4j.properties").write_text(LOG4J)
 
 
@@ -408,7 +413,8 @@ def shut_down(*clusters: MiniCluster) -> None:
         cluster.servers.clear()
 
 
-def _site(properties: Mapping[str, str]) -> str:
+def site(properties: Mapping[str, str]) -> str:
+    """Hadoop's XML for properties."""
     lines = (
         f"<property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
         for name, value in properties.items()

@@ -406,32 +406,6 @@ def _restore(client: Calls, snapshot: pb.SnapshotDescription, table: str) -> Non
     client.forget(table)
 
 
-def lacking_rights(client: Calls, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
-    wanted = {
-        f"global {action}": pb.Permission(
-            type=pb.Permission.Type.Global,
-            global_permission=pb.GlobalPermission(action=[pb.Permission.Action.Value(action)]),
-        )
-        for action in everywhere
-    } | {
-        f"READ on {table}": pb.Permission(
-            type=pb.Permission.Type.Table,
-            table_permission=pb.TablePermission(table_name=table_name(table), action=[pb.Permission.Action.READ]),
-        )
-        for table in readable
-    }
-    if not client.release.tells_rights:
-        return None
-    request = pb.HasUserPermissionsRequest(permission=wanted.values())
-    try:
-        answer = client.master_call("HasUserPermissions", request, pb.HasUserPermissionsResponse)
-    except RemoteError as error:
-        if unknown_there(error):
-            return None
-        raise
-    return [name for name, granted in zip(wanted, answer.has_user_permission, strict=True) if not granted]
-
-
 def _table_exists(client: Calls, table: str) -> bool:
     try:
         client.describe(table)

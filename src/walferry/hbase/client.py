@@ -17,6 +17,7 @@ from walferry.hbase import admin, bulk_load, mutate, region_calls, scan, schemas
 from walferry.hbase import identity as own_identity
 from walferry.hbase import peers as replication_peers
 from walferry.hbase import read_points as mvcc
+from walferry.hbase import rights as granted
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import login
 from walferry.hbase.descriptors import Region, TableDescriptor
@@ -26,6 +27,7 @@ from walferry.hbase.mutate import Cell
 from walferry.hbase.peers import PINNING_ENDPOINT
 from walferry.hbase.procedures import DEADLINE_S, Nonce
 from walferry.hbase.retry import ATTEMPTS, retry_call
+from walferry.hbase.rights import Right
 from walferry.hbase.rpc import ConnectionPool
 from walferry.hbase.scan import MAX_RESULT_BYTES
 from walferry.hbase.versions import Release, release_of
@@ -385,14 +387,12 @@ class HBaseClient:
         not secured (TokenProvider, AuthenticationService)."""
         return own_identity.who_am_i(self)
 
-    def lacking_rights(self, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
-        """The permissions that the client's user lacks. It needs the actions in `everywhere` (READ, WRITE, CREATE,
-        ADMIN) globally ("global ADMIN"), and READ on the `readable` tables ("READ on shop:orders").
+    def lacking_rights(self, wanted: Sequence[Right]) -> list[Right] | None:
+        """Which of these rights the client's user lacks (MasterRpcServices.hasUserPermissions).
 
-        None if HBase checks no permissions, since it has no AccessController, or cannot report them (before 2.2).
-        (MasterRpcServices.hasUserPermissions)
+        None if HBase checks no rights, since it has no AccessController, or cannot report them (before 2.2).
         """
-        return admin.lacking_rights(self, everywhere, readable)
+        return granted.lacking_rights(self, wanted)
 
     def schema_fault(self, descriptor: TableDescriptor) -> str | None:
         """Why the master would refuse to create such a table, in the master's words; None if it would create it."""

@@ -1,5 +1,5 @@
-"""Reads a region server's web pages: its configuration (`/conf`, ConfServlet), and how many mutations of its regions
-skipped the log (`/jmx`, JMXJsonServlet).
+"""Reads web pages of a region server or the master: its configuration (`/conf`, ConfServlet), and how many mutations of
+its regions skipped the log (`/jmx`, JMXJsonServlet).
 
 `HBaseClient` documents the functions that take the client.
 """
@@ -21,6 +21,7 @@ MOST_ASKED = 5
 """servers: all servers of a cluster, and its master, usually have the same configuration"""
 COUNTED_LATE_MS = 20_000
 """after this a mutation is certainly counted: the periods of MetricsRegionServerWrapperImpl and the metrics system"""
+_AS_JSON = {"format": "json"}
 _BEAN = "Hadoop:service=HBase,name=RegionServer,sub=Server"
 
 
@@ -33,7 +34,20 @@ class Configured(Protocol):
 
 
 def settings(client: Calls, server: Server) -> dict[str, str] | None:
-    page = _page(client, server, "conf", {"format": "json"})
+    return _as_settings(_page(client, server, "conf", _AS_JSON))
+
+
+def master_settings(client: Calls) -> dict[str, str] | None:
+    """All settings of the active master by name, HBase's defaults included; None if its web pages cannot be read, for
+    the same reasons as those of a region server."""
+    try:
+        port, host = client.zookeeper.master_web_port(), client.zookeeper.master().host
+    except TransientError:
+        return None
+    return _as_settings(None if port is None else _page_at(host, port, "conf", _AS_JSON))
+
+
+def _as_settings(page: Any) -> dict[str, str] | None:
     try:
         return None if page is None else {item["key"]: item["value"] for item in page["properties"]}
     except (KeyError, TypeError):
@@ -52,14 +66,19 @@ def _page(client: Calls, server: Server, name: str, asked: Mapping[str, str]) ->
     """A page of the server as JSON; None if it cannot be read."""
     try:
         port = _web_port(client, server)
-        if port is None:
-            return None
+    except TransientError:
+        return None
+    return None if port is None else _page_at(server.host, port, name, asked)
+
+
+def _page_at(host: str, port: int, name: str, asked: Mapping[str, str]) -> Any | None:
+    try:
         with requests.Session() as session:
             session.trust_env = False  # never through this machine's proxy
-            url = f"http://{server.host}:{port}/{name}"
+            url = f"http://{host}:{port}/{name}"
             answer = session.get(url, params=asked, timeout=TIMEOUT_S, allow_redirects=False)
         return answer.json() if answer.status_code == 200 else None
-    except (requests.RequestException, TransientError, ValueError):
+    except (requests.RequestException, ValueError):
         return None
 
 

@@ -55,6 +55,9 @@ class Release:
     drops_versions: bool = False
     """whether an increment or an append may drop older versions in memory that a delete of the newest would show
     (MemStore.upsert); 2.5 counts as 2.2"""
+    loads_with_kerberos: bool = True
+    """whether region servers with Kerberos take HFiles from who is not HBase's own user without a coprocessor of their
+    own (SecureBulkLoadEndpoint, until HBASE-13701)"""
     tried: bool = False
     """whether walferry's tests run on exactly this minor version"""
     tried_as_target: bool = False
@@ -81,10 +84,11 @@ RELEASES = (
     Release(
         (1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False,
         has_endpoint=False, replication_may_be_off=True, skips_numbers=True, drops_versions=True,
+        loads_with_kerberos=False,
     ),
     Release(
         (1, 5), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False,
-        replication_may_be_off=True, skips_numbers=True, drops_versions=True,
+        replication_may_be_off=True, skips_numbers=True, drops_versions=True, loads_with_kerberos=False,
     ),
     Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False, has_endpoint=False, drops_versions=True),
     Release((2, 2), By.MASTER, By.MASTER, True, True, True, True, False, drops_versions=True),

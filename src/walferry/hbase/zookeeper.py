@@ -243,6 +243,11 @@ class ZooKeeper:
         """The active master. Raises ServerGoneError if there is none."""
         return Server.of(parse_znode(self._required("master"), pb.Master).master)
 
+    def master_web_port(self) -> int | None:
+        """The port of the active master's web pages; None if it has none. Raises ServerGoneError as `master` does."""
+        port = parse_znode(self._required("master"), pb.Master).info_port
+        return port if 0 < port < 1 << 16 else None
+
     def meta_server(self) -> Server:
         """The region server that holds hbase:meta. (HBase 3 asks its masters instead of this znode.)"""
         return Server.of(parse_znode(self._required("meta-region-server"), pb.MetaRegionServer).server)

@@ -17,7 +17,9 @@ from walferry.hbase.thrift import connect
 from walferry.hbase.writer_kind import WriterKind
 from walferry.migration.planning.finding import Finding
 from walferry.migration.planning.identity import Identity, identities
+from walferry.migration.planning.left_behind import left_behind
 from walferry.migration.planning.log_findings import codec_findings, peer_findings, stage_findings, wal_folder_findings
+from walferry.migration.planning.rights import file_findings, foreign_log_findings, hbase_findings
 from walferry.migration.planning.space import root_findings, size_of, space_findings, staging_findings
 from walferry.migration.planning.tables import (
     existing_findings,
@@ -26,7 +28,7 @@ from walferry.migration.planning.tables import (
     unreadable_findings,
 )
 from walferry.migration.schema import Fit, fit
-from walferry.replay.pieces.bulk_pieces import table_faults
+from walferry.replay.pieces.bulk_pieces import cluster_fault, table_faults
 from walferry.replay.rights import dirty, lease, znodes
 from walferry.replay.rights.lease import resource
 from walferry.run.run import Run, data_folder, file_system
@@ -115,6 +117,7 @@ def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
         )
         if spec.writer_kind is WriterKind.THRIFT:
             findings += _thrift(target)
+        findings += _bulk(spec, target)
         findings += _leases(target, [pair.target for pair in spec.tables])
         live = [file for file in wals if file.place is Place.LIVE]
         findings += codec_findings(of_log, root, live)
@@ -138,6 +141,7 @@ def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
                     list(fits.left_out),
                 )
             )
+        findings += left_behind(spec, source)
         findings += space_findings(spec, sum(table.bytes + table.memstore_bytes for table in tables))
         return Plan(
             source.version(), target.version(), source_id, target_id, who, tables,
@@ -157,8 +161,9 @@ def _first_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient
     """Findings about permissions and the logs' folders. Raises UsageError if one of them is a refusal: hardly anything
     else can be examined without permissions or the log."""
     findings = [
-        *_rights(source, "source", ("ADMIN",), [pair.source for pair in spec.tables]),
-        *_rights(target, "target", ("READ", "WRITE", "ADMIN"), []),
+        *hbase_findings(spec, source, target),
+        *file_findings(spec, source),
+        *foreign_log_findings(spec),
         *(root_findings(spec.target) if spec.history == "clone" else staging_findings(spec)),
     ]
     _refuse(findings)
@@ -205,14 +210,16 @@ def _version(client: HBaseClient, side: str) -> Iterator[Finding]:
         yield Finding("warn", side, f"HBase {client.version()} was never tried as a target, only as a source")
 
 
-def _rights(client: HBaseClient, side: str, everywhere: Sequence[str], readable: Sequence[str]) -> Iterator[Finding]:
-    """Permissions that the run needs: roll WALs, add a peer, snapshot (ADMIN), read, and write."""
-    lacking = client.lacking_rights(everywhere, readable)
-    if lacking:
-        yield Finding(
-            "refuse", side, f"HBase does not grant {client.address.user} {', '.join(lacking)}; grant it, or name "
-            "another `user`",
-        )  # fmt: skip
+def _bulk(spec: ResolvedSpec, target: HBaseClient) -> Iterator[Finding]:
+    """Whether the target's version takes HFiles, where the run loads some."""
+    if (fault := cluster_fault(target)) is None:
+        return
+    if spec.apply == "bulk":
+        yield Finding("refuse", "target", f"{fault}: use apply: auto or rpc")
+    elif spec.apply == "auto":
+        yield Finding("warn", "target", f"edits go by rpc, never in bulk: {fault}")
+    if spec.history == "bulk":
+        yield Finding("refuse", "target", f"{fault}: use history: clone")
 
 
 def _leases(target: HBaseClient, tables: Sequence[str]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor, without_attributes
+from walferry.hbase.errors import AccessDeniedError
 from walferry.hbase.versions import knows
 from walferry.run.run import Run
 
@@ -44,6 +45,8 @@ class Fit:
     reason: str
     """why the target refuses these attributes or the whole schema; empty if it accepts the whole schema"""
     refused: bool
+    asked: bool = True
+    """False: the user may not ask"""
 
 
 def fit(target: HBaseClient, descriptor: TableDescriptor) -> Fit:
@@ -57,7 +60,10 @@ def fit(target: HBaseClient, descriptor: TableDescriptor) -> Fit:
     ]
     if unknown:
         return Fit((), "; ".join(unknown), refused=True)
-    reason = target.schema_fault(TableDescriptor(as_cloned(descriptor.schema)))
+    try:
+        reason = target.schema_fault(TableDescriptor(as_cloned(descriptor.schema)))
+    except AccessDeniedError:  # it needs CREATE on the namespace of the table that exists (`hbase.schemas`)
+        return Fit((), "", refused=False, asked=False)
     if reason is None:
         return Fit((), "", refused=False)
     stated = tuple(name for name in TUNING if name in descriptor.attributes)

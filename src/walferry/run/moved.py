@@ -13,7 +13,7 @@ from walferry.ledger.rows import RunKind
 from walferry.run.heartbeat import require_idle
 from walferry.run.sides import SIDES
 from walferry.run.spec import Cluster
-from walferry.storage import FileSystem
+from walferry.storage import FileSystem, PermissionDeniedError
 from walferry.wal.copies import files_of
 
 
@@ -63,6 +63,8 @@ def _require_same(run: RunRecord, side: str, cluster: Cluster, planned: str | No
         found[f"the root folder {cluster.rootdir}"] = id_in_root(files_of(address), address.root_path)
     except FileNotFoundError:
         found[f"the root folder {cluster.rootdir}"] = "none"
+    except PermissionDeniedError:
+        pass  # with Kerberos only HBase reads that file: ZooKeeper's id has to do
     for place, now in found.items():
         if now != planned:
             raise UsageError(

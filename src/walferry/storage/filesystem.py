@@ -41,6 +41,12 @@ class FileStatus:
     replication: int
     owner: Owner | None = None
     """None if the file system does not tell"""
+    mode: int | None = None
+    """such as 0o750; with an ACL, the group's part is the most that its entries allow. None if not told"""
+    has_acl: bool = False
+    """whether HDFS keeps an ACL for it, beside its mode"""
+    encrypted: bool = False
+    """whether it lies in an encryption zone of HDFS"""
 
     @property
     def name(self) -> str:

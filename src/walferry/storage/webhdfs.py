@@ -218,6 +218,14 @@ class WebHdfs:
             return None
         return True
 
+    def acl(self, path: str) -> tuple[str, ...]:
+        """The entries of an existing path's ACL, such as "user:ferry:r-x" and "default:user:ferry:r-x"; none if it has
+        only a mode, or HDFS does not tell."""
+        try:
+            return tuple(self._repeated("ACL", path, lambda: self._client.acl_status(path))["entries"])
+        except (WalferryError, OSError, LookupError):
+            return ()
+
     def quota_left(self, path: str) -> int | None:
         """Bytes left in a folder's space quota, with all copies of blocks; None if it has no quota, or HDFS does not
         tell (Hadoop 2)."""
@@ -401,6 +409,9 @@ def _status(path: str, facts: dict[str, Any]) -> FileStatus:
         block_size=facts["blockSize"],
         replication=facts["replication"],
         owner=Owner(facts["owner"], facts["group"]),
+        mode=int(facts["permission"], 8),
+        has_acl=facts.get("aclBit", False),  # both since Hadoop 2.6
+        encrypted=facts.get("encBit", False),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.rights import Right, as_refused
 from walferry.replay.keeping.obstacles import folder_obstacle, peer_obstacles
 from walferry.run.run import file_system
 from walferry.streams.destination import examine_destination, plan_destination
@@ -64,10 +65,8 @@ def _require_source(spec: ResolvedStreamSpec, source: HBaseClient) -> None:
         raise UsageError(f"there is no table {', '.join(missing)} at the source", tables=missing)
     for table in spec.tables if spec.snapshot else ():
         require_readable(source.describe(table))
-    if lacking := source.lacking_rights(("ADMIN",), spec.tables):
-        raise UsageError(
-            f"HBase does not grant {source.address.user} {', '.join(lacking)}; grant it, or name another `user`"
-        )
+    if lacking := source.lacking_rights([Right("ADMIN"), *(Right("READ", table) for table in spec.tables)]):
+        raise UsageError(as_refused(source.address.user, lacking))
     if (misplaced := folder_obstacle(source)) is not None:
         raise UsageError(f"source: {misplaced}")
     if obstacles := list(peer_obstacles(source)):

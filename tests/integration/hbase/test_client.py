@@ -21,6 +21,7 @@ from walferry.hbase.errors import (
 )
 from walferry.hbase.identity import issued_token
 from walferry.hbase.mutate import Cell
+from walferry.hbase.rights import Right
 from walferry.security import AuthenticationError
 
 pytestmark = pytest.mark.cluster
@@ -32,7 +33,7 @@ def test_a_cluster_names_itself_its_master_and_its_servers(client: HBaseClient) 
     assert client.master().address not in {server.address for server in client.servers()}
     assert len(client.servers()) == 2
     assert client.peers_may_change() is True
-    assert client.lacking_rights(["ADMIN"], ["any"]) is None, "it checks no permissions"
+    assert client.lacking_rights([Right("ADMIN"), Right("READ", "any")]) is None, "it checks no permissions"
 
 
 def test_a_cluster_without_tokens_for_workers_is_told_what_to_add(client: HBaseClient) -> None:

@@ -15,7 +15,7 @@ import pytest
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
 from walferry.hbase.errors import ConnectionFailedError
-from walferry.hbase.server_pages import settings, unlogged_writes
+from walferry.hbase.server_pages import master_settings, settings, unlogged_writes
 from walferry.hbase.zookeeper import Server
 
 SERVER = Server("127.0.0.1", 16020, 1)
@@ -91,6 +91,16 @@ def test_pages_that_do_not_tell_leave_the_settings_unknown(status: int, body: st
 @pytest.mark.parametrize("port", [0, (1 << 32) - 1, 1, ConnectionFailedError("no such server")])
 def test_a_server_without_pages_or_out_of_reach_leaves_the_settings_unknown(port: int | Exception) -> None:
     assert ask(port) is None
+
+
+def test_the_masters_settings_are_those_of_its_own_page() -> None:
+    def master(port: int | None) -> Calls:
+        zookeeper = SimpleNamespace(master_web_port=lambda: port, master=lambda: SERVER)
+        return cast(Calls, SimpleNamespace(zookeeper=zookeeper))
+
+    with web_server(200, json.dumps(CONF)) as port:
+        assert (master_settings(master(port)) or {})["hbase.rpc.rows.warning.threshold"] == "5000"
+    assert master_settings(master(None)) is None
 
 
 JMX = "/jmx?qry=Hadoop%3Aservice%3DHBase%2Cname%3DRegionServer%2Csub%3DServer"

@@ -7,8 +7,11 @@ import pytest
 
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor, new_table
+from walferry.hbase.errors import AccessDeniedError
 from walferry.hbase.versions import release_of
+from walferry.migration.planning.tables import fit_findings
 from walferry.migration.schema import Fit, as_cloned, fit
+from walferry.run.spec import TablePair
 
 
 def target(*refused: str, version: str = "2.6.3") -> HBaseClient:
@@ -30,6 +33,17 @@ def table(*attributes: str) -> TableDescriptor:
 
 def test_what_the_target_takes_is_left_as_it_is() -> None:
     assert fit(target(), table("SPLIT_POLICY", "coprocessor$1")) == Fit((), "", refused=False)
+
+
+def test_what_the_user_may_not_ask_stays_unknown() -> None:
+    def fault(_: TableDescriptor) -> str | None:
+        raise AccessDeniedError("no CREATE on hbase")
+
+    asked = cast(HBaseClient, SimpleNamespace(schema_fault=fault, release=release_of("2.6.3")))
+    found = fit(asked, table())
+    assert found == Fit((), "", refused=False, asked=False)
+    (told,) = fit_findings(TablePair(source="t", target="t"), found)
+    assert (told.level, "may not ask" in told.message) == ("warn", True)
 
 
 def test_only_the_tuning_that_the_target_refuses_is_left_out() -> None:

@@ -24,7 +24,7 @@ class Source:
     def __init__(self, version: str, address: ClusterAddress) -> None:
         self._client = of_version(version, None, address)
         self._client.table_exists = lambda table: True  # type: ignore[method-assign]
-        self._client.lacking_rights = lambda everywhere, readable: None  # type: ignore[method-assign]
+        self._client.lacking_rights = lambda wanted: None  # type: ignore[method-assign]
 
     def __enter__(self) -> HBaseClient:
         return self._client

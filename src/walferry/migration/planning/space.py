@@ -59,9 +59,11 @@ def staging_findings(spec: ResolvedSpec) -> Iterator[Finding]:
         if allowed is None:
             yield Finding("warn", "target", f"cannot determine whether {files.user} may write to {folder}")
         elif not allowed:
+            made = wanted.rpartition("/")[0]
             yield Finding(
-                "refuse", "target", f"{files.user} may not write to {folder}; let the HBase user create "
-                f"{wanted.rpartition('/')[0]} and give it to {files.user}",
+                "refuse", "target", f"{files.user} may not write to {folder}; let the HBase user create {made} and "
+                f"give it to {files.user}: hdfs dfs -mkdir -p {made}; hdfs dfs -chown {files.user} {made}; "
+                f"hdfs dfs -chmod 711 {made}",
             )  # fmt: skip
 
 

@@ -75,7 +75,12 @@ def unreadable_findings(pair: TablePair, descriptor: TableDescriptor) -> Iterato
 
 def fit_findings(pair: TablePair, fits: Fit) -> Iterator[Finding]:
     """What the target refuses in the table's schema."""
-    if fits.refused:
+    if not fits.asked:
+        yield Finding(
+            "warn", pair.source, "the user may not ask the target whether it would create such a table (HBase wants "
+            "CREATE on the namespace hbase for that): what it refuses is found only when the table is made",
+        )  # fmt: skip
+    elif fits.refused:
         yield Finding(
             "refuse", pair.source, f"the target would not create such a table: {fits.reason}. Make the target able to "
             "(its hbase-site.xml, its libraries), or change the table at the source and compact it (major_compact)",

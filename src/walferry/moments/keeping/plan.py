@@ -8,6 +8,7 @@ from typing import Any
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.rights import Right, as_refused
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.keep_spec import ResolvedKeepSpec
 from walferry.replay.keeping.by_copies import try_writing
@@ -67,8 +68,9 @@ def _obstacles(spec: ResolvedKeepSpec, source: HBaseClient) -> Iterator[str]:
     for table in spec.tables:
         if table not in missing and (why := why_unreadable(source.describe(table))):
             yield f"table {table}: a base of it could not be read later, since {why}"
-    if lacking := source.lacking_rights(("ADMIN",), [table for table in spec.tables if table not in missing]):
-        yield f"HBase does not grant {source.address.user} {', '.join(lacking)}; grant it, or name another `user`"
+    wanted = [Right("ADMIN"), *(Right("READ", table) for table in spec.tables if table not in missing)]
+    if lacking := source.lacking_rights(wanted):
+        yield as_refused(source.address.user, lacking)
     if (misplaced := folder_obstacle(source)) is not None:
         yield f"source: {misplaced}"
     if fault := folder_fault(spec.folder, address):

@@ -30,7 +30,7 @@ from walferry.replay.keeping.retention import Retention, retention_now
 from walferry.run.moved import id_in_root
 from walferry.run.progress.exposure import Exposure, note_exposure
 from walferry.run.run import LogRun
-from walferry.storage import FileSystem
+from walferry.storage import FileSystem, PermissionDeniedError
 from walferry.wal.copies import log_files_of, open_folder
 from walferry.wal.files import Place, WalFile, if_sealed, list_live, list_wals
 from walferry.wal.open import CLOSE_SECONDS
@@ -123,13 +123,18 @@ def let_go(run: LogRun, keep_hours: float | None = None) -> list[str]:
 
 
 def require_same_source(run: LogRun) -> None:
-    """Raise AnotherClusterError if the source's root folder has the id of another cluster than the run's plan found."""
+    """Raise AnotherClusterError if the source's root folder has the id of another cluster than the run's plan found.
+
+    With Kerberos only HBase reads that file (MasterFileSystem sets 600 at each start): then the id is ZooKeeper's.
+    """
     plan = run.ledger.phases.facts("plan") or {}
     planned = plan.get("cluster_id") or plan.get("source_cluster_id")
     try:
         now = id_in_root(run.source_files, run.source_root)
     except FileNotFoundError:
         return  # not known: whoever needs more of it will fail
+    except PermissionDeniedError:
+        now = run.source.cluster_id()
     if planned not in (None, now):
         raise AnotherClusterError(
             f"the cluster at {run.log_spec.source.address().cluster} is another one now: its id is {now}, not "

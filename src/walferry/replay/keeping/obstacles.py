@@ -8,9 +8,11 @@ from urllib.parse import urlsplit
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.errors import AccessDeniedError
 from walferry.hbase.server_pages import some_settings
 from walferry.hbase.versions import By
 from walferry.ledger.rows import ClusterSide
+from walferry.replay.rights import znodes
 from walferry.wal.copies import log_files_of
 
 REPLICATION = "hbase.replication"
@@ -32,11 +34,33 @@ def peer_obstacles(source: HBaseClient) -> Iterator[str]:
         )
     if source.release.replication_may_be_off and _replication_is_off(source):
         yield f"{REPLICATION} is false at the source: its region servers keep nothing for a peer"
+    secured = source.address.security is not None
+    if secured and source.release.queues is By.ZOOKEEPER and (hidden := _hidden(source)) is not None:
+        yield hidden
+        return
     if source.peers_may_change() is False:
         yield (
             "replication peers cannot be changed at the source now, so none can keep its WALs; allow it "
             "(peer_modification_switch true in HBase's shell)"
         )
+
+
+def _hidden(source: HBaseClient) -> str | None:
+    """Why the source's ZooKeeper does not let the user see a peer's queues, or make a peer, if so."""
+    try:
+        # The first peer makes the nodes of queues, for the eyes that HBase lets see its other nodes, such as `running`.
+        source.zookeeper.read("running")
+        source.peer_queues("none")
+        peers = f"{source.address.znode}/replication/peers/none"
+        if source.release.peers is By.MASTER or znodes.may_change(source.zk, peers):
+            return None
+        what = "peers to"
+    except AccessDeniedError:
+        what = "the queues of peers to"
+    return (
+        f"the source's ZooKeeper shows {what} superusers of HBase only; add {source.address.user} to hbase.superuser "
+        "in the hbase-site.xml of all its servers, and restart them one by one"
+    )
 
 
 def _replication_is_off(source: HBaseClient) -> bool:

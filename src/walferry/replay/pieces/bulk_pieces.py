@@ -20,6 +20,7 @@ from walferry.apply.by_row import RowTask
 from walferry.apply.in_bulk import BulkApplied, BulkTask, InFile, sample_rows
 from walferry.errors import WalferryError
 from walferry.formats.hfile_writer import BLOOMS, COMPRESSIONS, ENCODINGS, StoreFormat
+from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Family, TableDescriptor
 from walferry.ledger import Piece
 from walferry.ledger.batches import Change
@@ -63,8 +64,20 @@ def table_faults(name: str, table: TableDescriptor) -> list[str]:
     return faults
 
 
+def cluster_fault(target: HBaseClient) -> str | None:
+    """The reason, as text, why no table of a target can be loaded in bulk; None if there is none."""
+    if target.address.security is None or target.release.loads_with_kerberos:
+        return None
+    return (
+        f"the target, HBase {target.version()} with Kerberos, loads HFiles of others only through its coprocessor "
+        "SecureBulkLoadEndpoint, which walferry does not use"
+    )
+
+
 def bulk_faults(run: Run) -> list[str]:
     """The reasons, as text, why the target tables cannot take edits in bulk."""
+    if (fault := cluster_fault(run.target)) is not None:
+        return [fault]
     return [fault for pair in run.tables for fault in table_faults(pair.target, run.target.describe(pair.target))]
 
 

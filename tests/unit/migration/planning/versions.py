@@ -9,13 +9,17 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.versions import release_of
 from walferry.hbase.zookeeper import Server
+from walferry.security import Kerberos
 
 
 def of_version(
-    version: str, settings: dict[str, str] | None = None, address: ClusterAddress | None = None
+    version: str,
+    settings: dict[str, str] | None = None,
+    address: ClusterAddress | None = None,
+    security: Kerberos | None = None,
 ) -> HBaseClient:
     client = SimpleNamespace(
-        address=address,
+        address=address or ClusterAddress("none:1", user="ferry", security=security),
         release=release_of(version),
         version=lambda: version,
         peers_may_change=lambda: None,

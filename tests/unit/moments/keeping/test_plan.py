@@ -11,6 +11,7 @@ from unit.moments.keeping.a_source import Source, source_of
 from unit.moments.keeping.test_bases import with_spec
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.rights import Right
 from walferry.moments.keeping import plan
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.plan import folder_fault, plan_keep
@@ -21,13 +22,13 @@ from walferry.storage import Local
 class Asked(Source):
     """A source that also answers what a plan asks."""
 
-    rights: tuple[str, ...] = ()
+    lacking: tuple[Right, ...] = ()
 
     def table_exists(self, table: str) -> bool:
         return table in self.region_ids
 
-    def lacking_rights(self, everywhere: Sequence[str], readable: Sequence[str]) -> list[str]:
-        return list(self.rights)
+    def lacking_rights(self, wanted: Sequence[Right]) -> list[Right]:
+        return list(self.lacking)
 
     def held_bytes(self) -> dict[str, int]:
         return {"a": 5}
@@ -62,7 +63,7 @@ def test_the_plan_says_what_there_is(planned: KeepRun, tmp_path: Path) -> None:
 def test_all_that_stands_in_the_way_is_told_at_once_and_the_run_has_failed(planned: KeepRun, tmp_path: Path) -> None:
     asked = source_of(planned)
     assert isinstance(asked, Asked)
-    asked.attributes, asked.rights = {"ENCRYPTION": "AES"}, ("ADMIN",)
+    asked.attributes, asked.lacking = {"ENCRYPTION": "AES"}, (Right("ADMIN"),)
     del asked.region_ids["b"]
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError) as refused:
@@ -70,7 +71,7 @@ def test_all_that_stands_in_the_way_is_told_at_once_and_the_run_has_failed(plann
     for said in (
         "there is no table b at the source",
         "table a: a base of it could not be read later, since family f is encrypted (ENCRYPTION)",
-        "HBase does not grant me ADMIN",
+        "HBase does not grant me global ADMIN; in HBase's shell: grant 'me', 'A'",
         f"folder: copies cannot be written to {tmp_path}/file",
     ):
         assert said in str(refused.value)

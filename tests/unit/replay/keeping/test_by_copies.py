@@ -29,7 +29,7 @@ from walferry.replay.rounds.completeness import check_complete
 from walferry.run.progress.exposure import exposure_of
 from walferry.run.progress.status import status
 from walferry.run.run import Run
-from walferry.storage import Local
+from walferry.storage import Local, PermissionDeniedError
 from walferry.wal.copies import with_copies
 from walferry.wal.files import Place, WalFile, list_wals
 
@@ -99,6 +99,28 @@ def test_each_log_past_the_fence_is_copied_once_it_is_closed(run: Run) -> None:
     write(run, LIVE, 12)
     by_copies.tend(run)
     assert copies(run).keys() == {10, 11, 12}
+
+
+def test_the_id_of_a_source_that_hides_its_files_is_that_in_zookeeper(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(self: Local, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        if path.endswith("/hbase.id"):
+            raise PermissionDeniedError(f"permission denied: read of {path}")
+        return real(self, path, offset, length)
+
+    real = Local.read
+    monkeypatch.setattr(Local, "read", read)
+    run.ledger.phases.start("plan")
+    run.ledger.phases.finish("plan", {"source_cluster_id": "planned"})
+    write(run, LIVE, 10)
+    write(run, LIVE, 11)
+    monkeypatch.setattr(Source, "cluster_id", lambda _: "planned", raising=False)
+    by_copies.tend(run)
+    assert by_copies.kept(run) == {f"{GROUP}.10"}
+    monkeypatch.setattr(Source, "cluster_id", lambda _: "another")
+    with pytest.raises(by_copies.AnotherClusterError, match="its id is another"):
+        by_copies.tend(run)
 
 
 @pytest.mark.parametrize(("folder", "age", "taken"), [

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from unit.migration.planning.versions import of_version
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.errors import AccessDeniedError
+from walferry.hbase.zookeeper import ZooKeeper
 from walferry.replay.keeping import obstacles
 from walferry.replay.keeping.obstacles import folder_obstacle, peer_obstacles, require_log_folder
+from walferry.security import Kerberos
 from walferry.storage import Local
 
 
@@ -28,6 +33,18 @@ def test_replication_may_be_off_before_2_0() -> None:
     assert "hbase.replication is false at the source" in found
     assert list(peer_obstacles(of_version("1.7.2", {"hbase.replication": "true"}))) == []
     assert list(peer_obstacles(of_version("2.6.3", {"hbase.replication": "false"}))) == [], "2.x has no such switch"
+
+
+def test_a_zookeeper_that_hides_queues_keeps_from_a_peer_at_a_secured_cluster_only() -> None:
+    def read(path: str) -> bytes:
+        raise AccessDeniedError(f"no right to read {path}")
+
+    secured, open_to_all = of_version("2.6.3", security=Kerberos("ferry@EXAMPLE.COM")), of_version("2.6.3")
+    for client in (secured, open_to_all):
+        client.zookeeper = cast(ZooKeeper, SimpleNamespace(read=read))
+    (found,) = peer_obstacles(secured)
+    assert found.startswith("the source's ZooKeeper shows the queues of peers to superusers of HBase only; add ferry")
+    assert list(peer_obstacles(open_to_all)) == []
 
 
 def test_queues_in_a_table_cannot_be_read() -> None:

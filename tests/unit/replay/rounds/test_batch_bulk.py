@@ -61,6 +61,7 @@ class Cluster:
     """Both sides: a table of one region."""
 
     release = release_of("2.6.3")
+    address = ClusterAddress("none:1")
 
     def regions(self, table: str) -> list[Region]:
         return [Region(b"", REGION, table, b"", b"", Server("rs", 1, 2), 1, 50)]

@@ -1,0 +1,208 @@
+"""Findings about rights that the run's user lacks: HBase's, and those on the files of both clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.rights import Right, as_refused
+from walferry.hbase.server_pages import master_settings, some_settings
+from walferry.migration.planning.finding import Finding
+from walferry.run.run import data_folder
+from walferry.run.spec import ResolvedSpec
+from walferry.snapshots.manifest import SNAPSHOTS
+from walferry.storage import WebHdfs
+from walferry.wal.copies import hdfs_of
+
+UMASK = "fs.permissions.umask-mode"
+_GROUP = 0o050
+_LOOKED_AT = 5
+"""entries of a folder, the newest: those that are older were readable when a right was granted"""
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder that the run reads, with all below it, or only passes through ("--x")."""
+
+    path: str
+    action: Literal["r-x", "--x"] = "r-x"
+
+
+def hbase_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient) -> Iterator[Finding]:
+    """Rights that HBase does not grant: at the source to roll logs, take snapshots and set READONLY (ADMIN) and to
+    read; at the target to send edits (WRITE, ReplicateWALEntry) and to make tables."""
+    namespaces = sorted({pair.target.rpartition(":")[0] or "default" for pair in spec.tables})
+    wanted = {
+        "source": [Right("ADMIN"), *(Right("READ", pair.source) for pair in spec.tables)],
+        "target": [Right("WRITE"), *(Right("ADMIN", namespace=name) for name in namespaces)],
+    }
+    for side, client in (("source", source), ("target", target)):
+        lacking = client.lacking_rights(wanted[side])
+        if lacking == [] and side == "target":  # who makes a table may read it
+            there = [Right("READ", pair.target) for pair in spec.tables if target.table_exists(pair.target)]
+            lacking = client.lacking_rights(there) if there else []
+        if lacking:
+            yield Finding("refuse", side, as_refused(client.address.user, lacking))
+        elif lacking is None and client.address.security is not None and not client.release.tells_rights:
+            commands = "; ".join(right.command(client.address.user) for right in wanted[side])
+            yield Finding(
+                "warn", side, f"HBase {client.version()} does not tell what it grants: whether {client.address.user} "
+                f"has what the run needs is unknown ({commands})",
+            )  # fmt: skip
+
+
+def file_findings(spec: ResolvedSpec, source: HBaseClient) -> Iterator[Finding]:
+    """What the user may not read of the source's files, now, or once a master has started or HBase has made others."""
+    address = spec.source.address()
+    files, root, wals = hdfs_of(address), address.root_path, address.wal_path
+    logs = files if address.of_log == address else hdfs_of(address.of_log)
+    tables = _to_tables(root, [pair.source for pair in spec.tables])
+    folders = [
+        *((logs, _Folder(f"{wals}/{name}")) for name in ("WALs", "oldWALs")),
+        *((files, folder) for folder in (_Folder(f"{root}/{SNAPSHOTS}"), _Folder(f"{root}/archive"), *tables)),
+    ]
+    found = [finding for where, folder in folders for finding in _unreadable(where, folder)]
+    yield from found
+    if found or address.security is None or files.allows(f"{root}/hbase.id", "rw-") is not False:
+        return  # only HBase's own user and superusers of HDFS may write that file: nothing takes their rights away
+    settings = master_settings(source) or next(iter(some_settings(source)), None)
+    yield from _taken_back(settings, files.user, sorted({root, wals}))
+    if settings is not None and _bits(settings.get(UMASK, "022"), unreadable=0) & _GROUP:
+        yield Finding(
+            "refuse", "source", f"{UMASK} is {settings[UMASK]} at the source's servers: HBase's new files would be "
+            f"closed to {files.user}, whatever their ACL says. Set it to 022 or 027 in their core-site.xml or "
+            "hbase-site.xml, and restart them one by one",
+        )  # fmt: skip
+    for where, folder in folders:
+        yield from _not_inherited(where, folder, logs, f"{wals}/WALs")
+
+
+def foreign_log_findings(spec: ResolvedSpec) -> Iterator[Finding]:
+    """Whether the user may read the target's log, which shows what others write there."""
+    address = spec.target.address()
+    files, path = hdfs_of(address.of_log), f"{address.wal_path}/WALs"
+    if files.allows(path, "r-x") is False:
+        yield Finding(
+            "warn", "target", f"{files.user} may not read {path}, so what others write to the target tables before "
+            f"they open is not seen. To have it seen: {_command(files.user, _Folder(path))}, and the same with "
+            f"{address.wal_path}/oldWALs",
+        )  # fmt: skip
+
+
+def _to_tables(root: str, tables: list[str]) -> Iterator[_Folder]:
+    """The folders of tables, each after those that lead to it."""
+    data = [data_folder(root, table) for table in tables]
+    for path in sorted({f"{root}/data", *(folder.rpartition("/")[0] for folder in data)}):
+        yield _Folder(path, "--x")
+    for path in data:
+        yield _Folder(path)
+
+
+def _unreadable(files: WebHdfs, folder: _Folder) -> Iterator[Finding]:
+    allowed = files.allows(folder.path, folder.action)
+    if allowed and folder.action == "r-x":
+        if (closed := _closed_below(files, folder.path)) is not None:
+            yield _refused(files, folder, closed)
+    elif allowed is False:
+        yield _refused(files, folder, folder.path)
+    elif allowed is None and folder.path.endswith(SNAPSHOTS) and _is_missing(files, folder.path):
+        yield from _no_snapshots_yet(files, folder)
+
+
+def _refused(files: WebHdfs, folder: _Folder, path: str) -> Finding:
+    right = "pass through" if folder.action == "--x" else "read"
+    return Finding(
+        "refuse", "source", f"{files.user} may not {right} {path} on the source's HDFS; as its superuser: "
+        f"{_command(files.user, folder)}",
+    )  # fmt: skip
+
+
+def _command(user: str, folder: _Folder) -> str:
+    """The command that gives the right."""
+    if folder.action == "--x":
+        return f"hdfs dfs -setfacl -m user:{user}:--x {folder.path}"
+    return f"hdfs dfs -setfacl -R -m user:{user}:r-x,default:user:{user}:r-x {folder.path}"
+
+
+def _is_missing(files: WebHdfs, path: str) -> bool:
+    return files.status(path) is None
+
+
+def _no_snapshots_yet(files: WebHdfs, folder: _Folder) -> Iterator[Finding]:
+    """HBase makes the folder with the first snapshot, by its umask."""
+    root = files.status(folder.path.rpartition("/")[0])
+    if root is None or root.owner is None or root.owner.user == files.user:
+        return
+    if files.allows(f"{root.path}/hbase.id", "rw-") is False:
+        yield Finding(
+            "refuse", "source", f"{folder.path} does not exist yet, and HBase would close it to {files.user}; as a "
+            f"superuser of its HDFS: hdfs dfs -mkdir {folder.path}; hdfs dfs -chown {root.owner.user} {folder.path}; "
+            f"{_command(files.user, folder)}",
+        )  # fmt: skip
+
+
+def _closed_below(files: WebHdfs, path: str) -> str | None:
+    """A newer file or folder below that the user may not read; None if none is found."""
+    try:
+        entries = sorted(files.list(path), key=lambda one: -one.modified_ms)[:_LOOKED_AT]
+    except FileNotFoundError:
+        return None  # HBase has removed it meanwhile
+    for entry in entries:
+        if files.allows(entry.path, "r-x" if entry.is_dir else "r--") is False:
+            return entry.path
+    below = next((entry for entry in entries if entry.is_dir), None)
+    return None if below is None else _closed_below(files, below.path)
+
+
+def _taken_back(settings: Mapping[str, str] | None, user: str, roots: list[str]) -> Iterator[Finding]:
+    """Rights that end when a master becomes active: under Kerberos it sets the mode of WALs, oldWALs, archive and data
+    to `hbase.rootdir.perms`, by default 700, and so the most that entries of an ACL and the group may do
+    (MasterFileSystem.checkSubDir). `settings`: the master's, or else a region server's; None if neither are shown."""
+    names = ["hbase.rootdir.perms"] + (["hbase.wal.dir.perms"] if len(roots) > 1 else [])
+    if settings is None:
+        yield Finding(
+            "warn", "source", f"the web pages (/conf) of the source's servers do not answer, so it is unknown whether "
+            f"{' and '.join(names)} is 750. If not, the next master that becomes active takes {user}'s rights "
+            "on the files away",
+        )  # fmt: skip
+        return
+    for name in names:
+        mode = settings.get(name, "700")
+        if _bits(mode, unreadable=_GROUP) & _GROUP != _GROUP:
+            yield Finding(
+                "refuse", "source", f"{name} is {mode}: the next master that becomes active sets HBase's folders back "
+                f"to that, and {user} can no longer read them, whatever their ACL says. Set it to 750 in the "
+                "hbase-site.xml of all masters, and restart them",
+            )  # fmt: skip
+
+
+def _bits(mode: str, *, unreadable: int) -> int:
+    """An octal mode; `unreadable` for one in letters, which HDFS takes, too."""
+    try:
+        return int(mode, 8)
+    except ValueError:
+        return unreadable
+
+
+def _not_inherited(files: WebHdfs, folder: _Folder, logs: WebHdfs, wals: str) -> Iterator[Finding]:
+    """An ACL that HBase's new files in a folder will not have, where its umask closes them to others."""
+    mine = f"user:{files.user}:"
+    entries = files.acl(folder.path) if folder.action == "r-x" else []
+    readable = any(entry.startswith(f"default:{mine}r-x") for entry in entries)
+    if any(entry.startswith(mine) for entry in entries) and not readable and not _open_to_others(logs, wals):
+        yield Finding(
+            "refuse", "source", f"{folder.path} has no default entry for {files.user} in its ACL, so what HBase makes "
+            f"there from now on is closed to {files.user}; as a superuser of its HDFS: "
+            f"{_command(files.user, folder)}",
+        )  # fmt: skip
+
+
+def _open_to_others(logs: WebHdfs, wals: str) -> bool:
+    """Whether the umask of HBase's servers lets everybody read, as the folders of their logs show."""
+    try:
+        folders = logs.list(wals)
+    except FileNotFoundError:
+        return False
+    return all((one.mode or 0) & 0o005 == 0o005 for one in folders)
