@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +21,9 @@ from walferry.embedded.cluster import MiniCluster, Ports
 from walferry.embedded.kdc import Kdc, krb5_conf
 from walferry.embedded.kerberized import Secured
 from walferry.embedded.two_name_nodes import TwoNameNodes
-from walferry.security import AuthenticationError, Kerberos, KerberosUnavailableError
+from walferry.security import AuthenticationError, Kerberos, KerberosUnavailableError, held_token
 from walferry.security.token import Token
+from walferry.spark.handing_over import from_driver
 from walferry.storage import PermissionDeniedError, WebHdfs, open_hdfs
 from walferry.storage.tokens import TokenFile, Tokens
 from walferry.storage.webhdfs import ATTEMPTS
@@ -73,7 +77,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def files_on(cluster: MiniCluster, identity: Kerberos | None = None, *, direct: bool = False) -> WebHdfs:
     address = cluster.address
-    name_node = f"hdfs://{cluster.host}:{cluster.ports.namenode}" if direct else None
+    name_node = address.name_node if direct else None
     return open_hdfs(str(address.webhdfs), "nobody", name_node, security=identity or address.security)
 
 
@@ -292,6 +296,37 @@ def test_the_watch_lists_with_a_token(hdfs: MiniCluster) -> None:
         listing = asyncio.run(list_wals(str(address.webhdfs), "nobody", "/user/ferry/hbase", address.security))
         assert list(listing.files) == [name]
         cancelled_token(hdfs, files)
+
+
+WORKER = """
+import pickle, sys
+from walferry.storage import WebHdfs, open_hdfs
+
+found, address, length = pickle.loads(sys.stdin.buffer.read())
+found.take()
+WebHdfs._open = None
+files = open_hdfs(address.webhdfs, "nobody", address.name_node, security=address.security)
+sys.stdout.buffer.write(b"".join(files.read("/user/ferry/direct", 0, length)))
+"""
+
+
+def test_a_nameservice_is_used_directly_and_a_worker_learns_of_its_driver_where_it_is(
+    two_name_nodes: TwoNameNodes, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_on(two_name_nodes, direct=True)
+    assert files._tokens is not None
+    monkeypatch.setattr(held_token, "_known", {})
+    held_token.register(files._tokens.token)
+    assert "mini" in str(two_name_nodes.address.name_node)
+    brief = pickle.dumps((from_driver(), two_name_nodes.address, len(CONTENT)))
+    request.getfixturevalue("only_direct")
+    files.write("/user/ferry/direct", [CONTENT], overwrite=True)
+    assert b"".join(files.read("/user/ferry/direct", 0, len(CONTENT))) == CONTENT
+    without = {name: value for name, value in os.environ.items() if not name.startswith("KRB5")}
+    worker = subprocess.run(
+        [sys.executable, "-c", WORKER], input=brief, env=without, capture_output=True, timeout=120, check=False
+    )
+    assert worker.stdout == CONTENT, worker.stderr.decode()[-2000:]
 
 
 def test_a_failover_is_waited_out_and_the_token_stays_good(

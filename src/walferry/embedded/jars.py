@@ -169,6 +169,54 @@ KAFKA = (
     "org.xerial.snappy:snappy-java:1.1.10.5",
 )
 """a broker of Kafka 3.9 and Kafka's own programs: kafka_2.13 and kafka-tools with what they require, less Connect"""
+HTTPFS = (
+    "ch.qos.reload4j:reload4j:1.2.22",
+    "com.fasterxml.jackson.core:jackson-annotations:2.12.7",
+    "com.fasterxml.jackson.core:jackson-core:2.12.7",
+    "com.fasterxml.jackson.core:jackson-databind:2.12.7.1",
+    "com.fasterxml.woodstox:woodstox-core:5.4.0",
+    "com.github.pjfanning:jersey-json:1.22.0",
+    "com.googlecode.json-simple:json-simple:1.1.1",
+    "com.sun.jersey:jersey-core:1.19.4",
+    "com.sun.jersey:jersey-server:1.19.4",
+    "com.sun.jersey:jersey-servlet:1.19.4",
+    "com.sun.xml.bind:jaxb-impl:2.2.3-1",
+    "commons-codec:commons-codec:1.15",
+    "commons-collections:commons-collections:3.2.2",
+    "commons-logging:commons-logging:1.2",
+    "javax.activation:activation:1.1",
+    "javax.servlet:javax.servlet-api:3.1.0",
+    "javax.ws.rs:jsr311-api:1.1.1",
+    "javax.xml.bind:jaxb-api:2.2.2",
+    "org.apache.commons:commons-configuration2:2.10.1",
+    "org.apache.commons:commons-lang3:3.12.0",
+    "org.apache.commons:commons-text:1.10.0",
+    "org.apache.curator:curator-client:5.2.0",
+    "org.apache.hadoop.thirdparty:hadoop-shaded-guava:1.3.0",
+    "org.apache.hadoop.thirdparty:hadoop-shaded-protobuf_3_25:1.3.0",
+    "org.apache.hadoop:hadoop-annotations:3.4.1",
+    "org.apache.hadoop:hadoop-auth:3.4.1",
+    "org.apache.hadoop:hadoop-common:3.4.1",
+    "org.apache.hadoop:hadoop-hdfs-client:3.4.1",
+    "org.apache.hadoop:hadoop-hdfs-httpfs:3.4.1",
+    "org.apache.hadoop:hadoop-hdfs:3.4.1",
+    "org.apache.httpcomponents:httpclient:4.5.13",
+    "org.apache.httpcomponents:httpcore:4.4.13",
+    "org.apache.zookeeper:zookeeper:3.8.4",
+    "org.codehaus.jettison:jettison:1.5.4",
+    "org.codehaus.woodstox:stax2-api:4.2.1",
+    "org.eclipse.jetty:jetty-http:9.4.53.v20231009",
+    "org.eclipse.jetty:jetty-io:9.4.53.v20231009",
+    "org.eclipse.jetty:jetty-security:9.4.53.v20231009",
+    "org.eclipse.jetty:jetty-server:9.4.53.v20231009",
+    "org.eclipse.jetty:jetty-servlet:9.4.53.v20231009",
+    "org.eclipse.jetty:jetty-util:9.4.53.v20231009",
+    "org.eclipse.jetty:jetty-webapp:9.4.53.v20231009",
+    "org.eclipse.jetty:jetty-xml:9.4.53.v20231009",
+    "org.slf4j:slf4j-api:1.7.36",
+    "org.slf4j:slf4j-reload4j:1.7.36",
+)
+"""HttpFS of Hadoop 3.4, with what it loads to serve a file: NEWEST's jar has these classes under other names"""
 OLDEST_JAVA = 17
 
 
@@ -213,6 +261,11 @@ def mapreduce_classpath() -> str:
 def kafka_classpath() -> str:
     """Class path of a Kafka broker and Kafka's own programs; fetched like `classpath`."""
     return _classpath(fetch_kafka())
+
+
+def httpfs_classpath() -> str:
+    """Class path of HttpFS; fetched like `classpath`."""
+    return _classpath(_fetch(HTTPFS))
 
 
 def fetch(version: str = NEWEST) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
@@ -85,13 +84,9 @@ class ClusterAddress:
 
     @property
     def name_node(self) -> str | None:
-        """The name node in `rootdir`, "hdfs://host:8020"; None if `rootdir` names none that can be reached.
-
-        A name without a port may be a nameservice, which only Hadoop's configuration files can resolve.
-        """
+        """The name node or nameservice in `rootdir`, "hdfs://host:8020" or "hdfs://name"; None if it names none."""
         root = urlsplit(self.rootdir or "")
-        explained = root.port is not None or not os.environ.keys().isdisjoint(("HADOOP_CONF_DIR", "HADOOP_HOME"))
-        return f"hdfs://{root.netloc}" if root.scheme == "hdfs" and root.netloc and explained else None
+        return f"hdfs://{root.netloc}" if root.scheme == "hdfs" and root.netloc else None
 
     @property
     def of_log(self) -> ClusterAddress:

@@ -41,7 +41,10 @@ class Cluster(BaseModel):
 
     zookeeper: str = Field(description="ZooKeeper quorum, host:port[,host:port…]")
     znode: str = Field(default="/hbase", description="zookeeper.znode.parent")
-    webhdfs: str = Field(pattern=r"^https?://", description="WebHDFS of the NameNode, http://host:port")
+    webhdfs: str = Field(
+        pattern=r"^https?://",
+        description="WebHDFS of the NameNode, http://host:port; of several, separated by ;",
+    )
     rootdir: str = Field(pattern=r"^([a-z0-9]+:/)?/", description="hbase.rootdir, for example hdfs://host:8020/hbase")
     waldir: str | None = Field(
         default=None,
@@ -75,6 +78,13 @@ class Cluster(BaseModel):
             raise ValueError("give host:port")
         return server
 
+    @field_validator("webhdfs", "wal_webhdfs")
+    @classmethod
+    def _has_no_password(cls, webhdfs: str | None) -> str | None:
+        if any("@" in urlsplit(one).netloc for one in (webhdfs or "").split(";")):
+            raise ValueError("leave user and password out: the ledger would keep them")
+        return webhdfs
+
     @field_validator("wal_webhdfs")
     @classmethod
     def _reaches_the_logs(cls, webhdfs: str | None, given: ValidationInfo) -> str | None:
@@ -95,7 +105,8 @@ class Cluster(BaseModel):
     @field_validator("tls")
     @classmethod
     def _is_used(cls, tls: TlsKeys | None, given: ValidationInfo) -> TlsKeys | None:
-        if tls is not None and not (tls.rpc or tls.zookeeper or "https://" in given.data.get("webhdfs", "")):
+        urls = f"{given.data.get('webhdfs')} {given.data.get('wal_webhdfs')}"
+        if tls is not None and not (tls.rpc or tls.zookeeper or "https://" in urls):
             raise ValueError("no service uses it: set its `rpc` or `zookeeper`, or give `webhdfs` a https URL")
         return tls
 

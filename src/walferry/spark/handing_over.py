@@ -1,14 +1,16 @@
 """What the driver and Spark's workers hand to each other with a task, beside its work.
 
 A worker gets tokens with which it logs in to secured clusters, in the code of the task: no page, log or setting of
-Spark shows them. When the task ends, its requests to the clusters are added to the driver's counts.
+Spark shows them. It also gets the name nodes that its driver found behind nameservices. When the task ends, its
+requests to the clusters are added to the driver's counts.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
@@ -18,8 +20,11 @@ from pyspark.sql import SparkSession
 from walferry import request_meter
 from walferry.clock import steady_s
 from walferry.errors import WalferryError
-from walferry.security.handed import WorkerLoginError, take
+from walferry.security import handed
+from walferry.security.handed import NOTHING, Handed, WorkerLoginError
 from walferry.security.held_token import discard, to_hand_over
+from walferry.storage import name_nodes
+from walferry.storage.name_nodes import Nameservice
 
 Given = TypeVar("Given")
 Yielded = TypeVar("Yielded")
@@ -28,6 +33,24 @@ Result = TypeVar("Result")
 
 AGAIN_SECONDS = 1800.0
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """What a worker gets from its driver; picklable."""
+
+    tokens: Handed
+    name_nodes: Mapping[Nameservice, tuple[str, ...]]
+
+    def take(self) -> None:
+        """Use it in this process."""
+        handed.take(self.tokens)
+        name_nodes.learn(self.name_nodes)
+
+
+def from_driver(*, tokens: bool = True) -> HandedOver:
+    """What this process has for its workers: for all services that it has clients for."""
+    return HandedOver(to_hand_over() if tokens else NOTHING, name_nodes.known())
 
 
 class _Sum(AccumulatorParam[request_meter.Counts]):
@@ -50,12 +73,12 @@ def handing_over(
 ) -> Callable[[Iterable[Given]], Iterator[Yielded]]:
     """Wrap the work on a partition: it has tokens for all secured services that this process has clients for, and its
     requests are added to the driver's counts. Its log lines have a time, like a command's."""
-    accumulator, handed = _accumulator(spark.sparkContext), to_hand_over()
+    accumulator, found = _accumulator(spark.sparkContext), from_driver()
 
     def run(partition: Iterable[Given]) -> Iterator[Yielded]:
         # A worker's warnings appear between a command's log lines, which have a time.
         logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-        take(handed)
+        found.take()
         try:
             yield from work(iter(partition))
         finally:

@@ -42,10 +42,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from walferry.errors import UsageError
-from walferry.security.handed import NOTHING, Handed, take
-from walferry.security.held_token import to_hand_over
 from walferry.security.spec import IDENTITY, identity_of
 from walferry.snapshots.reading import VIEWS, SnapshotPart, SnapshotQuery, parts_of, read_part
+from walferry.spark.handing_over import HandedOver, from_driver
 
 OPTIONS = {
     "path", "snapshot", "view", "raw", "versions", "at", "columns", "start_row", "stop_row", "from", "to", "fields",
@@ -105,7 +104,7 @@ def read_snapshot(spark: SparkSession, path: str, **options: object) -> DataFram
     shared, handed = spark.sparkContext.broadcast(parts), _handed(query)
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        take(handed)
+        handed.take()
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from read_part(query, shared.value[number])
@@ -119,7 +118,7 @@ class PartPartition(InputPartition):
     """One part of the snapshot, and what its task logs in with."""
 
     part: SnapshotPart
-    handed: Handed
+    handed: HandedOver
 
 
 class HBaseSnapshotDataSource(DataSource):
@@ -149,13 +148,13 @@ class HBaseSnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, PartPartition):  # if `partitions` is empty, Spark adds a partition of its own
-            take(partition.handed)
+            partition.handed.take()
             yield from read_part(self.query, partition.part)
 
 
-def _handed(query: SnapshotQuery) -> Handed:
+def _handed(query: SnapshotQuery) -> HandedOver:
     """What tasks log in with, once this process has read the manifest."""
-    return NOTHING if query.security is None else to_hand_over()
+    return from_driver(tokens=query.security is not None)
 
 
 def _names(text: str) -> list[str]:

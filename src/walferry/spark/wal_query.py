@@ -16,9 +16,8 @@ from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, names_column
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.security import Kerberos
-from walferry.security.handed import NOTHING, Handed
-from walferry.security.held_token import to_hand_over
 from walferry.security.spec import IDENTITY, identity_of
+from walferry.spark.handing_over import HandedOver, from_driver
 from walferry.storage import FileSystem, open_file_system
 
 BATCH_BYTES = 4 << 20  # of log per batch, which keeps batches small for Spark too
@@ -112,13 +111,11 @@ class WalQuery:
         """The file system of one of the query's paths, and the path on it."""
         return open_file_system(path, user=self.user, webhdfs=self.webhdfs, security=self.security)
 
-    def handed(self) -> Handed:
-        """What the tasks of the query log in with: tokens of its paths' name nodes."""
-        if self.security is None:
-            return NOTHING
+    def handed(self) -> HandedOver:
+        """What the tasks of the query need: tokens of its paths' name nodes, and where these are."""
         for path in self.paths:
             self.open(path)  # the process that plans a stream's batch need not have read anything
-        return to_hand_over()
+        return from_driver(tokens=self.security is not None)
 
     def select(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
         """Which entries of a batch match the query's tables and write times."""

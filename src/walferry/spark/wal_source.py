@@ -36,7 +36,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from walferry.errors import UsageError
-from walferry.security.handed import Handed, take
+from walferry.spark.handing_over import HandedOver
 from walferry.spark.wal_query import BATCH_BYTES, WalQuery
 from walferry.storage import FileStatus, FileSystem
 from walferry.wal.open import open_wal_at
@@ -69,7 +69,7 @@ class WalPartition(InputPartition):
     """One WAL file, by a path that the query can open. A file cannot be split: entries have no sync markers."""
 
     path: str
-    handed: Handed
+    handed: HandedOver
     """what its task logs in with"""
 
 
@@ -97,7 +97,7 @@ class HBaseWalReader(DataSourceReader):
         if not isinstance(partition, WalPartition):
             return  # if `partitions` is empty, Spark adds a partition of its own
         path = partition.path
-        take(partition.handed)
+        partition.handed.take()
         files, place = self.query.open(path)
         wal = open_wal_at(files, place, path, batch_bytes=BATCH_BYTES)
         for batch in wal:

@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from walferry.errors import GapError, WalferryError
-from walferry.security.handed import Handed, take
+from walferry.spark.handing_over import HandedOver
 from walferry.spark.wal_query import BATCH_BYTES, WalQuery
 from walferry.storage import FileSystem
 from walferry.wal.files import live_file
@@ -48,7 +48,7 @@ class SpanPartition(InputPartition):
     """A part of one WAL file."""
 
     span: FileSpan
-    handed: Handed
+    handed: HandedOver
     """what its task logs in with"""
 
 
@@ -106,7 +106,7 @@ class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The entries of a part of a file that match the query, wherever the file is now."""
         if not isinstance(partition, SpanPartition):
             return  # if `partitions` is empty, Spark adds a partition of its own
-        take(partition.handed)
+        partition.handed.take()
         span = partition.span
         files, root = self._open()
         file = live_file(root, span.file)

@@ -74,17 +74,15 @@ def open_file_system(
 
     Accepts "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path. `webhdfs` is
     the name node's HTTP address, or several separated by ";". With it, a path without a scheme is on that HDFS, and
-    "hdfs://host:port/path" is accepted too: such files come directly from the data nodes. `security`: who to be to a
-    secured HDFS, instead of `user`; `tls`: how the servers of https URLs are checked.
+    "hdfs://host:port/path" or "hdfs://nameservice/path" is accepted too: such files come directly from the data nodes.
+    `security`: who to be to a secured HDFS, instead of `user`; `tls`: how the servers of https URLs are checked.
     Raises UsageError for any other scheme, and for hdfs without `webhdfs`.
     """
     if webhdfs is not None and "://" not in url:
         from walferry.storage.webhdfs import WebHdfs
 
-        addresses = [(one if "://" in one else f"http://{one}").rstrip("/") for one in webhdfs.split(";")]
-        return WebHdfs(
-            ";".join(addresses), user or getpass.getuser(), security=security, tls=tls
-        ), f"/{url.lstrip('/')}"
+        files: FileSystem = WebHdfs(_with_schemes(webhdfs), user or getpass.getuser(), security=security, tls=tls)
+        return files, f"/{url.lstrip('/')}"
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Local(), url
@@ -105,12 +103,17 @@ def open_file_system(
     if scheme == "hdfs" and parts.hostname:
         if webhdfs is None:
             raise UsageError(f"{url}: also give the HTTP address of its name node (option webhdfs)", url=url)
-        http = webhdfs if "://" in webhdfs else f"http://{webhdfs}"
         name_node = f"hdfs://{parts.netloc.rpartition('@')[2]}"
         path = url.split("://", 1)[1].partition("/")[2]
-        files = open_hdfs(http, user or parts.username or getpass.getuser(), name_node, security=security, tls=tls)
+        who = user or parts.username or getpass.getuser()
+        files = open_hdfs(_with_schemes(webhdfs), who, name_node, security=security, tls=tls)
         return files, f"/{path}"
     raise UsageError(
         f"{url}: unknown kind of file; use webhdfs://host:port/path, file:///path or a local path",
         url=url,
     )
+
+
+def _with_schemes(webhdfs: str) -> str:
+    """HTTP addresses, separated by ";"; those without a scheme get http."""
+    return ";".join(one if "://" in one else f"http://{one}" for one in webhdfs.split(";"))

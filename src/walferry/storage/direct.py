@@ -7,6 +7,7 @@ of WebHDFS in a file; block tokens and the protection of data transfer are its o
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -23,10 +24,11 @@ import hdfs
 import hdfs_native
 
 from walferry.background import OneByOne, begun
-from walferry.errors import TransientError
+from walferry.errors import TransientError, WalferryError
 from walferry.request_meter import Meter, Service
 from walferry.security import Kerberos, Tls
-from walferry.storage.tokens import LIBRARY
+from walferry.storage.name_nodes import Nameservice, want
+from walferry.storage.tokens import ANSWER_SECONDS, LIBRARY
 from walferry.storage.webhdfs import WebHdfs
 
 CHUNK_BYTES = 1 << 19
@@ -42,6 +44,8 @@ _ERRORS = (OSError, RuntimeError)
 """the library's errors; a time-out is an OSError, too"""
 _REFUSAL = re.compile(r'RPCError\("(?:[\w$]+[.$])*(\w+)", "((?:[^"\\]|\\.)*)')
 """matches the name node's exception and message, as the library quotes them"""
+_OWN = "current leaseholder is trying to recreate file"
+"""what the name node says of a file that the same client has just created (FSNamesystem.recoverLeaseInternal)"""
 _user: list[str] = []
 """of this process, for name nodes without Kerberos"""
 _SECURED = {
@@ -54,8 +58,9 @@ _SECURED = {
 class DirectHdfs(WebHdfs):
     """The HDFS at `url`, like `WebHdfs`, but reads and writes files directly at its data nodes.
 
-    `name_node` is its "hdfs://host:port", or "hdfs://name" if the files in HADOOP_CONF_DIR define the name. Without
-    Kerberos the library has one user per process, with it one per name node: only the first one's files go directly.
+    `name_node` is its "hdfs://host:port", or "hdfs://name" of a nameservice: its name nodes tell their addresses, else
+    the files in HADOOP_CONF_DIR. Without Kerberos the library has one user per process, with it one per name node: only
+    the first one's files go directly.
     """
 
     def __init__(
@@ -72,8 +77,16 @@ class DirectHdfs(WebHdfs):
         super().__init__(url, user, timeout_s=timeout_s, meter=meter, security=security, tls=tls)
         self._name_node = name_node
         self._timeout_s = timeout_s
+        self._answer_s = timeout_s
+        self._nameservice: Nameservice | None = None
+        place = urlsplit(name_node)
+        if place.port is None:
+            self._nameservice = Nameservice(place.netloc, tuple(self.url.split(";")), user, security, tls)
+            self._answer_s = min(timeout_s, ANSWER_SECONDS)
+            want(self._nameservice)
         self._meter = meter
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._name_nodes, self._first, self._silent = 1, 0, 0
         self._client_of_data: hdfs_native.Client | None = None
         self._rest_until = 0.0
 
@@ -85,12 +98,26 @@ class DirectHdfs(WebHdfs):
         first = next(gathered)
         chunks = chain([first], gathered)
         options = hdfs_native.WriteOptions(block_size=block_size, overwrite=overwrite, create_parent=True)
+        asked: list[hdfs_native.Client] = []
+
+        def created(client: hdfs_native.Client) -> hdfs_native.FileWriter:
+            asked.append(client)
+            return client.create(path, options)
+
         # Small files go through WebHDFS: the library's wait at the end of a file takes as long as writing a small one.
         small = len(first) < CHUNK_BYTES
-        writer = None if small else self._opened("write", path, lambda client: client.create(path, options))
+        writer = None if small else self._opened("write", path, created)
         if writer is None:
-            super().write(path, chunks, overwrite=overwrite, block_size=block_size)
+            try:
+                super().write(path, chunks, overwrite=overwrite, block_size=block_size)
+            except FileExistsError as error:
+                if asked:  # and the answer may have been lost with the name node
+                    raise self._unknown(path) from error
+                raise
             return
+        self._written(writer, path, chunks)
+
+    def _written(self, writer: hdfs_native.FileWriter, path: str, chunks: Iterable[bytes]) -> None:
         writing = OneByOne("write HDFS")
         try:
             for chunk in chunks:
@@ -106,6 +133,7 @@ class DirectHdfs(WebHdfs):
                 writing.begun(writer.close).result(self._timeout_s)
         finally:
             writing.end()
+            io.RawIOBase.close(writer)  # else its finalizer closes the file once more, and may wait for a name node
 
     def _open(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
         """Read the listed length from the data nodes, then the bytes past it, which are not listed yet, by WebHDFS."""
@@ -154,43 +182,64 @@ class DirectHdfs(WebHdfs):
 
     def _opened(self, operation: str, path: str, opening: Callable[[hdfs_native.Client], _T]) -> _T | None:
         """What `opening` returns; None if WebHDFS must take over. Raises TransientError if the name node may still
-        create the file."""
-        client = self._usable()
-        if client is None:
-            return None
-        if self._meter is not None:
-            self._meter.request(Service.NAMENODE)
-        try:
-            return self._within_time(partial(opening, client))
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{path} is not on {self.url}") from None
-        except FileExistsError:
-            raise FileExistsError(f"{path} already exists on {self.url}") from None
-        except TimeoutError as error:
-            self._rest(f"{operation} {path}", error)
-            if operation == "write":  # the name node may still create the file, and WebHDFS would then find it there
-                facts = {"operation": operation, "path": path, "url": self.url}
-                raise TransientError(f"HDFS at {self._name_node} did not create {path} in time", **facts) from error
-            return None
-        except _ERRORS as error:
-            # If the name node refused, it also refuses through WebHDFS, whose error has the reason.
-            if _REFUSAL.search(str(error)) is None:
-                self._rest(f"{operation} {path}", error)
-            return None
+        create the file, or has created it."""
+        while (client := self._usable()) is not None:
+            if self._meter is not None:
+                self._meter.request(Service.NAMENODE)
+            try:
+                opened = self._within_time(partial(opening, client), self._answer_s)
+                self._silent = 0
+                return opened
+            except FileNotFoundError:
+                raise FileNotFoundError(f"{path} is not on {self.url}") from None
+            except FileExistsError as error:
+                if _OWN in str(error):  # the library has asked twice
+                    raise self._unknown(path) from error
+                raise FileExistsError(f"{path} already exists on {self.url}") from None
+            except TimeoutError as error:
+                self._not_answered(client, f"{operation} {path}", error)
+                if operation == "write":  # the name node may still create the file, and a second attempt would find it
+                    raise self._unknown(path) from error
+            except _ERRORS as error:
+                # If the name node refused, it also refuses through WebHDFS, whose error has the reason.
+                if _REFUSAL.search(str(error)) is None:
+                    self._rest(f"{operation} {path}", error)
+                return None
+        return None
+
+    def _unknown(self, path: str) -> TransientError:
+        return TransientError(
+            f"HDFS at {self._name_node} did not say in time whether it created {path}",
+            operation="write", path=path, url=self.url,
+        )  # fmt: skip
 
     def _usable(self) -> hdfs_native.Client | None:
         """The library's client; None if direct access is not possible now."""
         if self._tokens is not None:
             self._tokens.current()  # the library may open another connection
         with self._lock:
-            if time.monotonic() < self._rest_until:
-                return None
-            if self._client_of_data is None:
+            while self._client_of_data is None and time.monotonic() >= self._rest_until:
                 try:
                     self._client_of_data = self._connected()
+                except TimeoutError as error:
+                    self._not_answered(None, "be used", error)
                 except _ERRORS as error:
                     self._rest("be used", error)
-            return self._client_of_data
+            return self._client_of_data if time.monotonic() >= self._rest_until else None
+
+    def _not_answered(self, client: hdfs_native.Client | None, purpose: str, error: TimeoutError) -> None:
+        """After `client` has waited in vain for a name node, another one is asked first, until all have been."""
+        with self._lock:
+            if client is not self._client_of_data:
+                return  # another thread has seen to it
+            self._client_of_data = None  # its connection may hang for as long as the name node does
+            self._silent += 1
+            self._first = (self._first + 1) % self._name_nodes
+            if self._silent <= self._name_nodes and self._name_nodes > 1:
+                _log.warning("HDFS at %s: a name node does not answer; another one is asked first", self._name_node)
+            else:
+                self._silent = 0
+                self._rest(purpose, error)
 
     def _connected(self) -> hdfs_native.Client:
         if self._tokens is None:
@@ -198,23 +247,53 @@ class DirectHdfs(WebHdfs):
                 raise RuntimeError(
                     f"this process already uses HDFS as {_user[0]}, so it cannot use HDFS as {self.user} too"
                 )
-            client = hdfs_native.Client(self._name_node)
+            client = hdfs_native.Client(*self._located())
         else:
-            authority = urlsplit(self._name_node)
+            url, settings = self._located()
+            authority = urlsplit(url)
             service = authority.netloc if authority.port else f"ha-hdfs:{authority.netloc}"
             if not LIBRARY.has(service, self._tokens):
                 raise RuntimeError(f"this process already uses it as another user than {self.user}")
-            client = hdfs_native.Client(self._name_node, _SECURED)
+            client = hdfs_native.Client(url, _SECURED | settings)
         # Both must be the same HDFS: WebHDFS looks up the files that the library writes.
-        directly = self._within_time(partial(client.get_file_info, "/")).modification_time
+        directly = self._within_time(partial(client.get_file_info, "/"), self._answer_s).modification_time
         root = self.status("/")
         if root is None or root.modified_ms != directly:
             raise RuntimeError(f"its root folder differs from that of {self.url}")
         return client
 
-    def _within_time(self, work: Callable[[], _T]) -> _T:
+    def _hanging(self) -> hdfs_native.Client | None:
+        """The library's client, if a name node of a nameservice does not answer it now."""
+        client = self._client_of_data
+        if client is not None and self._nameservice is not None:
+            try:
+                self._within_time(partial(client.get_file_info, "/"), self._answer_s)
+            except TimeoutError:
+                return client
+            except _ERRORS:
+                return None
+        return None
+
+    def _located(self) -> tuple[str, dict[str, str]]:
+        """The URL for the library, and the settings with which it finds the name nodes."""
+        service = self._nameservice
+        if service is None:
+            return self._name_node, {}
+        try:
+            addresses = service.name_nodes()
+        except WalferryError as error:
+            if os.environ.keys().isdisjoint(("HADOOP_CONF_DIR", "HADOOP_HOME")):
+                raise RuntimeError(f"its name nodes do not tell where they are: {error}") from error
+            return self._name_node, {}
+        if len(addresses) == 1:
+            return f"hdfs://{addresses[0]}", {}
+        self._name_nodes = len(addresses)
+        # A client of the library asks the first one first, then the one that took a change last, and waits for it.
+        return f"hdfs://{service.alias}", service.settings(self._first)
+
+    def _within_time(self, work: Callable[[], _T], seconds: float | None = None) -> _T:
         """Bound the wait for `work`: the library itself waits forever for a hanging server."""
-        return begun(work, "HDFS").result(self._timeout_s)
+        return begun(work, "HDFS").result(self._timeout_s if seconds is None else seconds)
 
     def _rest(self, purpose: str, error: BaseException) -> None:
         self._rest_until = time.monotonic() + REST_SECONDS
@@ -233,7 +312,11 @@ class DirectHdfs(WebHdfs):
             refusal = _REFUSAL.search(str(error))
             if refusal is not None:
                 raise self._error(hdfs.HdfsError(refusal[2], exception=refusal[1]), facts) from error
-            self._rest(f"{operation} {path}", error)
+            if isinstance(error, TimeoutError) and (hanging := self._hanging()) is not None:
+                # Its data nodes' WebHDFS may hang, too: they ask the name nodes in an order of their own.
+                self._not_answered(hanging, f"{operation} {path}", error)
+            else:
+                self._rest(f"{operation} {path}", error)
             message = f"HDFS at {self._name_node} failed ({operation} of {path}): {_first_line(error)}"
             raise TransientError(message, **facts) from error
 

@@ -35,16 +35,25 @@ from walferry.storage.https import prepare, refused, verified_by
 DEFAULT_LIFE_SECONDS = 24 * 3600.0
 """assumed when a name node does not tell"""
 SPNEGO = "1.3.6.1.5.5.2"
+ANSWER_SECONDS = 10.0
+"""how long one of several name nodes is waited for: while it does not answer, another one may be active"""
 
 _CHECK_PRINCIPAL = "is that its HTTP principal (dfs.web.authentication.kerberos.principal), and in the right realm?"
 _log = logging.getLogger(__name__)
 _PASSING = {"StandbyException", "RetriableException", "SafeModeException", "ServerNotActiveException"}
+_JSON = {"Accept": "application/json"}
 _SECRET = re.compile(r"\b((?:delegation|token)=)[^&\s\"'<>)]+")
-_TITLE = re.compile(r"<title>\s*(?:Error \d+\s*)?(.*?)\s*</title>", re.DOTALL)
+TITLE = re.compile(r"<title>\s*(?:Error \d+\s*)?(.*?)\s*</title>", re.DOTALL)
+"""what a page of a server of Hadoop's says of an error"""
 _URL_LOGGERS = (
     "urllib3.connectionpool", "urllib3.connection", "urllib3.poolmanager", "urllib3.util.retry", "hdfs.client", "httpx",
 )  # fmt: skip
 """the libraries' loggers that write URLs or pages"""
+
+
+def servers_of(webhdfs: str) -> list[str]:
+    """The addresses of servers, separated by ";", each as it is before "/webhdfs/v1": a gateway's has a path."""
+    return [one.rstrip("/").removesuffix("/webhdfs/v1") for one in webhdfs.split(";") if one]
 
 
 def hidden(text: str) -> str:
@@ -107,7 +116,7 @@ class Tokens:
 
     def _asked(self, url: str) -> tuple[Token, float]:
         """A token of the name node at `url`, and how many seconds it lives."""
-        login = _Login(url, self.kerberos, self._tls)
+        login = _Login(url, self.kerberos, self._tls, ANSWER_SECONDS if len(self._urls) > 1 else 60)
         # Only its renewer can renew a token, and only renewing tells how long it lives. The name node turns a principal
         # into the user's short name by its own rules.
         answer = login.asked("GET", {"op": "GETDELEGATIONTOKEN", "renewer": login.principal})
@@ -137,9 +146,10 @@ def tokens_of(urls: tuple[str, ...], kerberos: Kerberos, tls: Tls | None = None)
 class _Login:
     """Requests to one name node that prove the identity by SPNEGO (RFC 4559)."""
 
-    def __init__(self, url: str, kerberos: Kerberos, tls: Tls | None = None) -> None:
+    def __init__(self, url: str, kerberos: Kerberos, tls: Tls | None = None, answer_s: float = 60) -> None:
         self._url = url
         self._tls = tls
+        self._answer_s = answer_s
         self._kerberos = kerberos
         parts = urlsplit(url)
         self._host = parts.hostname or ""
@@ -159,8 +169,8 @@ class _Login:
                 session.verify = verified_by()
                 prepare(session, [self._url], self._tls)
                 answer = session.request(
-                    method, f"{self._url}{path}", params=query, timeout=(10, 60), allow_redirects=False,
-                    headers={"Authorization": f"Negotiate {base64.b64encode(self._stepped(context)).decode()}"},
+                    method, f"{self._url}{path}", params=query, timeout=(10, self._answer_s), allow_redirects=False,
+                    headers=_JSON | {"Authorization": f"Negotiate {base64.b64encode(self._stepped(context)).decode()}"},
                 )  # fmt: skip
         except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
             chain = causes(error)
@@ -193,7 +203,7 @@ class _Login:
                 self._stepped(context, base64.b64decode(proof))  # the name node proves who it is, too
             return content
         remote = content.get("RemoteException", {}) if isinstance(content, dict) else {}
-        title = _TITLE.search(answer.text)
+        title = TITLE.search(answer.text)
         said = str(remote.get("message") or (title[1] if title else "")).partition("\n")[0]
         reason = f"{remote.get('exception') or answer.status_code}{': ' if said else ''}{said}"
         if answer.status_code >= 500 or remote.get("exception") in _PASSING:
@@ -225,9 +235,30 @@ class _Login:
             return context.step(proof) or b""
 
 
-def page_of(url: str, kerberos: Kerberos, path: str, query: dict[str, str], tls: Tls | None = None) -> dict[str, Any]:
-    """A JSON page of the server at `url`. Raises the errors of `Tokens.current`."""
-    return _Login(url, kerberos, tls).asked("GET", query, path)
+def page_of(
+    url: str, user: str, kerberos: Kerberos | None, path: str, query: dict[str, str], tls: Tls | None = None
+) -> dict[str, Any]:
+    """A JSON page of the server at `url`; `user` asks for it, or the identity of `kerberos`.
+
+    Raises TransientError, TlsError and, with `kerberos`, the errors of `Tokens.current`.
+    """
+    if kerberos is not None:
+        return _Login(url, kerberos, tls, ANSWER_SECONDS).asked("GET", query, path)
+    try:
+        with requests.Session() as session:
+            prepare(session, [url], tls)
+            answer = session.get(
+                f"{url}{path}", params={**query, "user.name": user}, headers=_JSON, timeout=ANSWER_SECONDS
+            )
+            answer.raise_for_status()
+            content: dict[str, Any] = answer.json()
+            return content
+    except requests.exceptions.JSONDecodeError as error:
+        raise TransientError(f"{url}{path} has no JSON", url=url) from error
+    except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
+        chain = causes(error)
+        failure = refused(error, chain, url) or TransientError(f"{url}{path} cannot be read: {chain[-1]}", url=url)
+        raise failure from error
 
 
 class TokenFile:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import hdfs
 import requests
@@ -21,7 +21,7 @@ from walferry.security import AuthenticationError, Kerberos, Tls, handed
 from walferry.security.handed import WorkerLoginError
 from walferry.storage.filesystem import FileStatus, Owner, PermissionDeniedError, QuotaExceededError
 from walferry.storage.https import prepare, refused, verified_by
-from walferry.storage.tokens import Tokens, hidden, page_of, tokens_of
+from walferry.storage.tokens import ANSWER_SECONDS, TITLE, Tokens, hidden, page_of, servers_of, tokens_of
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 4
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 _MISSING = {"FileNotFoundException"}
 _DENIED = {"AccessControlException", "SecurityException"}
 _QUOTA = {"QuotaExceededException", "DSQuotaExceededException", "NSQuotaExceededException"}
-_EXISTS = {"FileAlreadyExistsException"}
+_EXISTS = {"FileAlreadyExistsException", "AlreadyBeingCreatedException"}
 _TRANSIENT = {
     "StandbyException",
     "RetriableException",
@@ -61,16 +61,18 @@ _CONNECTION_ERRORS = (requests.exceptions.RequestException, urllib3.exceptions.H
 _LOGIN_WANTED = "Authentication failure"
 # The name node refuses an offset past the listed length (NamenodeWebHdfsMethods.chooseDatanode) ...
 _PAST_LISTED = re.compile(r"Offset=\d+ out of the range \[0, (\d+)\)")
-# ... and a data node one past the real length (DFSInputStream.seek).
-_PAST_END = re.compile(r"Cannot seek after EOF")
+# ... and a data node one past the real length (DFSInputStream.seek), as does HttpFS (IOUtils.skipFully).
+_PAST_END = re.compile(r"Cannot seek after EOF|Premature EOF from inputStream after skipping")
 
 
 class WebHdfs:
     """The HDFS at a name node's HTTP address; see `walferry.storage.FileSystem`.
 
-    `url` is "http://host:port", or several separated by ";" for highly available name nodes. A request that is safe to
-    repeat gets up to ATTEMPTS attempts, with several name nodes also more during a failover, and each failure is
-    logged. Every wait for the network ends after `timeout_s` seconds.
+    `url` is "http://host:port", or several separated by ";" for highly available name nodes; or that of a gateway, also
+    with a path ("https://knox:8443/gateway/default/webhdfs/v1"), if it redirects to itself or not at all.
+
+    A request that is safe to repeat gets up to ATTEMPTS attempts, with several name nodes also more during a failover,
+    and each failure is logged. Every wait for the network ends after `timeout_s` seconds.
     """
 
     def __init__(
@@ -89,19 +91,21 @@ class WebHdfs:
         raise AuthenticationError and KerberosUnavailableError. `tls`: how the servers of https URLs are checked; all
         methods then also raise TlsError.
         """
-        name_nodes = [one.rstrip("/") for one in url.split(";") if one]
+        name_nodes = servers_of(url)
         self.url = ";".join(name_nodes)
         self._user = user
         self._security = security
         self._tls = tls
         self._tokens = None if security is None else tokens_of(tuple(name_nodes), security, tls)
-        self._session = _Session(name_nodes, meter, self._tokens)
+        several = len(name_nodes) > 1
+        answer_s = min(timeout_s, ANSWER_SECONDS) if several else None
+        self._session = _Session(name_nodes, meter, self._tokens, answer_s)
         prepare(self._session, name_nodes, tls, CONNECTIONS)
         if self._tokens is None:
             self._session.params = {"user.name": user}
         self._client = _Client(self.url, timeout=(min(timeout_s, 10), timeout_s), session=self._session)
         # A failover leaves several name nodes without an active one for a while.
-        self._failover_s = FAILOVER_SECONDS if len(name_nodes) > 1 else 0.0
+        self._failover_s = FAILOVER_SECONDS if several else 0.0
 
     @property
     def user(self) -> str:
@@ -187,7 +191,9 @@ class WebHdfs:
 
     def delete(self, path: str, recursive: bool = False) -> bool:
         """Delete a file, or a folder with `recursive`."""
-        return bool(self._repeated("delete", path, lambda: self._client.delete(path, recursive=recursive)))
+        # The answer may be lost with the name node; the other one then finds nothing to delete.
+        there = bool(self._failover_s) and self.status(path) is not None
+        return bool(self._repeated("delete", path, lambda: self._client.delete(path, recursive=recursive))) or there
 
     def mkdirs(self, path: str, permission: int | None = None) -> None:
         """Create a folder and its parents."""
@@ -237,17 +243,24 @@ class WebHdfs:
 
     def space_left(self) -> int | None:
         """Bytes left on all data nodes, for all copies of blocks; None if no name node tells."""
-        query = {"qry": "Hadoop:service=NameNode,name=FSNamesystemState"}
+        for facts in self._beans("FSNamesystemState"):
+            if facts:
+                return int(facts[0]["CapacityRemaining"])
+        return None
+
+    def is_gateway(self) -> bool:
+        """Whether the address is that of a server before the name nodes, such as HttpFS; False if it does not tell."""
+        return all(not facts for facts in self._beans("NameNodeStatus", [{}]))
+
+    def _beans(self, name: str, unknown: Sequence[dict[str, Any]] = ()) -> Iterator[Sequence[dict[str, Any]]]:
+        """What each server tells of a bean of name nodes; nothing if it has none, `unknown` if it does not answer."""
+        query = {"qry": f"Hadoop:service=NameNode,name={name}"}
         for url in self.url.split(";"):
             try:
-                if self._security is None:
-                    page = self._session.get(f"{url}/jmx", params=query, timeout=10).json()
-                else:
-                    page = page_of(url, self._security, "/jmx", query, self._tls)
-                return int(page["beans"][0]["CapacityRemaining"])
-            except (WalferryError, *_CONNECTION_ERRORS, ValueError, LookupError) as error:
-                _log.info("%s does not tell how much space is left: %s", url, hidden(str(error)))
-        return None
+                yield page_of(url, self._user, self._security, "/jmx", query, self._tls)["beans"]
+            except (WalferryError, LookupError) as error:
+                _log.info("%s does not tell of its %s: %s", url, name, hidden(str(error)))
+                yield unknown
 
     def close(self) -> None:
         """Close idle connections."""
@@ -330,7 +343,8 @@ class WebHdfs:
         name = error.exception
         path, operation = facts["path"], facts["operation"]
         text = error.message.decode(errors="replace") if isinstance(error.message, bytes) else str(error.message)
-        text = hidden(text.split("\n", 1)[0])
+        page = TITLE.search(text) if name is None else None
+        text = hidden((page[1] if page else text).split("\n", 1)[0])
         if name == "SecurityException" and "$InvalidToken:" in text:
             name = "InvalidToken"
         if name == "InvalidToken" and self._tokens is not None and handed.mine() is not None:
@@ -374,8 +388,12 @@ class _Client(hdfs.Client):  # type: ignore[misc]
 class _Session(requests.Session):
     """Counts the requests to name nodes, not those to data nodes, and adds the token of a secured HDFS to them."""
 
-    def __init__(self, name_nodes: Iterable[str], meter: Meter | None, tokens: Tokens | None) -> None:
+    def __init__(
+        self, name_nodes: Iterable[str], meter: Meter | None, tokens: Tokens | None, answer_s: float | None
+    ) -> None:
+        """`answer_s`: how long a name node is waited for if there are several, then the next one is asked."""
         super().__init__()
+        self._answer_s = answer_s
         self._name_nodes = {urlsplit(url).netloc for url in name_nodes}
         self._meter = meter
         self._tokens = tokens
@@ -389,15 +407,29 @@ class _Session(requests.Session):
         name_node = urlsplit(url).netloc in self._name_nodes
         if name_node and self._meter is not None:
             self._meter.request(Service.NAMENODE)
-        if self._tokens is None or not name_node or "delegation=" in url:  # the URL of a redirect has the token
+        if not name_node or "delegation=" in url:  # the URL of a redirect has the token
             return super().request(method, url, params=params, **kwargs)
+        if self._tokens is None:
+            return self._asked(method, url, params, kwargs)
         token = self._tokens.current()
-        answer = super().request(method, url, params={**(params or {}), "delegation": token.encoded()}, **kwargs)
+        answer = self._asked(method, url, {**(params or {}), "delegation": token.encoded()}, kwargs)
         if answer.status_code not in (401, 403) or "InvalidToken" not in answer.text:
             return answer
         # Refused before anything was done, so also a change may be sent again.
         token = self._tokens.after(token, "InvalidToken")
-        return super().request(method, url, params={**(params or {}), "delegation": token.encoded()}, **kwargs)
+        return self._asked(method, url, {**(params or {}), "delegation": token.encoded()}, kwargs)
+
+    def _asked(
+        self, method: str, url: str, params: Mapping[str, Any] | None, options: dict[str, Any]
+    ) -> requests.Response:
+        """The answer of a name node, or of the data node that it names, which has the whole time."""
+        if self._answer_s is None:
+            return super().request(method, url, params=params, **options)
+        once = {**options, "allow_redirects": False, "timeout": self._answer_s}
+        answer = super().request(method, url, params=params, **once)
+        if not answer.is_redirect or not options.get("allow_redirects", True):
+            return answer
+        return super().request(method, urljoin(answer.url, answer.headers["location"]), **options)
 
 
 def _status(path: str, facts: dict[str, Any]) -> FileStatus:

@@ -19,7 +19,7 @@ from walferry.security import Kerberos, Tls
 from walferry.security.tls import context
 from walferry.storage import PermissionDeniedError
 from walferry.storage.https import refused
-from walferry.storage.tokens import Tokens, tokens_of
+from walferry.storage.tokens import ANSWER_SECONDS, Tokens, servers_of, tokens_of
 from walferry.wal.files import Place, WalFile, listed_as_sealed, parse_wal_name
 
 TIMEOUT_SECONDS = 60.0
@@ -101,11 +101,11 @@ async def list_wals(
     place counts. Raises PermissionDeniedError, and TransientError if the NameNode does not answer or folders keep
     moving, and TlsError.
     """
-    urls = [url.rstrip("/") for url in webhdfs.split(";")]
+    urls = servers_of(webhdfs)
     # trust_env: never through this machine's proxy.
+    answer_s = TIMEOUT_SECONDS if len(urls) == 1 else ANSWER_SECONDS
     async with httpx.AsyncClient(
-        timeout=TIMEOUT_SECONDS,
-        limits=httpx.Limits(max_connections=CONNECTIONS),
+        timeout=answer_s,
         trust_env=False,
         verify=True if tls is None or not any(url.startswith("https:") for url in urls) else context(tls, "httpx"),
     ) as client:
@@ -167,18 +167,18 @@ class _NameNode:
         self._urls = urls
         self._user = user
         self._tokens = tokens
+        self._room = asyncio.Semaphore(CONNECTIONS)
 
     async def statuses(self, path: str) -> list[dict[str, Any]]:
         error: Exception | None = None
-        for url in list(self._urls):
-            try:
-                statuses = await self._ask(url, path)
-            except TransientError as refusal:
-                error = refusal
-                continue
-            if url != self._urls[0]:  # from now on ask the active NameNode first
-                self._urls.sort(key=lambda other: other != url)
-            return statuses
+        async with self._room:
+            for url in list(self._urls):
+                try:
+                    return await self._ask(url, path)
+                except TransientError as refusal:
+                    error = refusal
+                    self._urls.remove(url)  # from now on ask the others first
+                    self._urls.append(url)
         raise error or TransientError(f"no NameNode to list {path} was given", path=path)
 
     async def _ask(self, url: str, path: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from walferry.errors import UsageError
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells
 from walferry.formats.wal import WalReader
-from walferry.security.handed import NOTHING
+from walferry.spark.handing_over import from_driver
 from walferry.spark.wal_query import WalQuery
 from walferry.spark.wal_source import HBaseWalReader, WalPartition
 
@@ -91,7 +91,9 @@ def test_a_log_that_was_archived_after_it_was_listed_is_followed(tmp_path: Path)
     (tmp_path / "oldWALs").mkdir()
     shutil.copy(CLOSED, tmp_path / "oldWALs" / NAME)
     reader = HBaseWalReader(WalQuery.parse({"path": str(live)}))
-    assert sum(batch.num_rows for batch in reader.read(WalPartition(str(live / NAME), NOTHING))) == 177
+    assert (
+        sum(batch.num_rows for batch in reader.read(WalPartition(str(live / NAME), from_driver(tokens=False)))) == 177
+    )
 
 
 def test_an_unfinished_file_is_read_as_far_as_it_goes_unless_told_to_fail(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""A real HDFS, through WebHDFS alone and with its data nodes asked directly, and a real HBase writing to it."""
+"""A real HDFS, through WebHDFS alone, with its data nodes asked directly, or through HttpFS; HBase writes to it."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import time
@@ -10,20 +11,32 @@ from uuid import uuid4
 
 import pytest
 
+from integration.storage.gateway import gateway_to
 from walferry.embedded.cluster import MiniCluster
+from walferry.embedded.httpfs import HttpFs
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.request_meter import Meter, RequestRates, Service, counted
 from walferry.storage import PermissionDeniedError, QuotaExceededError, WebHdfs, open_file_system, open_hdfs
+from walferry.wal.files import list_wals
+from walferry.watch.listing import list_wals as watched
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module", params=["webhdfs", "direct"])
-def files(source: MiniCluster, request: pytest.FixtureRequest) -> WebHdfs:
+@pytest.fixture(scope="module", params=["webhdfs", "direct", "httpfs", "gateway"])
+def files(source: MiniCluster, request: pytest.FixtureRequest) -> Iterator[WebHdfs]:
     address = source.address
-    return open_hdfs(str(address.webhdfs), address.user, address.name_node if request.param == "direct" else None)
+    if request.param == "httpfs":
+        with HttpFs.start(source) as gateway:
+            yield open_hdfs(gateway.url, address.user)
+        return
+    if request.param == "gateway":
+        with gateway_to(str(address.webhdfs)) as url:
+            yield open_hdfs(url, address.user)
+        return
+    yield open_hdfs(str(address.webhdfs), address.user, address.name_node if request.param == "direct" else None)
 
 
 @pytest.fixture
@@ -49,7 +62,9 @@ def test_a_written_file_reads_back_from_any_offset(files: WebHdfs, folder: str) 
     assert str(files.checksum(path)).startswith("MD5-of-0MD5-of-512CRC32C:")
 
 
-def test_requests_to_the_name_node_are_counted_and_those_to_data_nodes_are_not(files: WebHdfs, folder: str) -> None:
+def test_requests_to_the_name_node_are_counted_and_those_to_data_nodes_are_not(
+    files: WebHdfs, folder: str, source: MiniCluster
+) -> None:
     rates = RequestRates()
     metered = WebHdfs(files.url, files.user, meter=Meter(folder, rates))
     for name in ("a", "b"):
@@ -57,7 +72,17 @@ def test_requests_to_the_name_node_are_counted_and_those_to_data_nodes_are_not(f
     assert b"".join(metered.read(f"{folder}/a")) == b"12"
     metered.list(folder)
     metered.status(f"{folder}/c")
-    assert counted()[folder, Service.NAMENODE] == 5
+    redirects = files.url == source.address.webhdfs  # HttpFS redirects to itself
+    assert counted()[folder, Service.NAMENODE] == (5 if redirects else 7)
+
+
+def test_a_name_node_tells_how_much_space_is_left_and_what_stands_before_it_says_that_it_is_none(
+    files: WebHdfs, source: MiniCluster
+) -> None:
+    of_name_node = files.url == source.address.webhdfs
+    assert (files.space_left() is not None) is of_name_node
+    # A gateway has no page that would tell.
+    assert files.is_gateway() is not (of_name_node or "/gateway/" in files.url)
 
 
 def test_equal_files_have_equal_checksums_and_others_do_not(files: WebHdfs, folder: str) -> None:
@@ -89,6 +114,12 @@ def test_the_open_wal_is_read_to_its_real_end_whatever_length_is_listed(files: W
         assert status.length < seen
         client.disable_table(name)
         client.delete_table(name)
+
+
+def test_the_watch_lists_the_same_logs(files: WebHdfs, source: MiniCluster) -> None:
+    root = source.address.wal_path
+    listing = asyncio.run(watched(files.url, files.user, root))
+    assert listing.files.keys() == {file.name for file in list_wals(files, root)} != set()
 
 
 def test_an_open_file_is_read_behind_its_listed_blocks(files: WebHdfs, folder: str) -> None:
@@ -183,9 +214,9 @@ def test_a_folder_gets_the_permission_that_is_asked_for_whatever_the_umask(files
         assert files._client.status(path)["permission"] == f"{permission:o}"
 
 
-def test_a_used_up_quota_is_told_with_the_path(files: WebHdfs, folder: str) -> None:
+def test_a_used_up_quota_is_told_with_the_path(files: WebHdfs, folder: str, source: MiniCluster) -> None:
     response = files._client._session.put(
-        f"{files.url}/webhdfs/v1{folder}",
+        f"{source.address.webhdfs}/webhdfs/v1{folder}",
         params={"op": "SETQUOTA", "namespacequota": 2, "user.name": files.user},
         timeout=10,
     )

@@ -60,6 +60,10 @@ def test_what_the_example_calls_a_default_is_one() -> None:
         ({"source": {"zookeeper": "zk"}}, "move.yaml: source.webhdfs: Field required; source.rootdir: Field required"),
         ({"tables": [{"source": "a", "target": "b", "as": "c"}]}, "move.yaml: tables.0.as: unknown key"),
         (
+            {"source": CLUSTER | {"webhdfs": "http://nn1:9870;https://kim:hush@knox:8443/gateway/default"}},
+            "move.yaml: source.webhdfs: leave user and password out: the ledger would keep them",
+        ),
+        (
             {"source": CLUSTER | {"waldir": "hdfs://other:8020/wal"}},
             "move.yaml: source.wal_webhdfs: waldir is on another file system than rootdir: give the WebHDFS of its "
             "NameNode",

@@ -14,7 +14,7 @@ from unit.test_cli import walferry
 from walferry.errors import WalferryError
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal_header import PHOENIX_CODEC
-from walferry.security.handed import NOTHING
+from walferry.spark.handing_over import from_driver
 from walferry.spark.wal_query import WalQuery
 from walferry.spark.wal_source import HBaseWalReader, WalPartition
 from walferry.wal.keys import KEY_DAMAGED, KEY_HEX, KEY_NAME, KEY_STORE, KEY_VARIABLES
@@ -45,7 +45,7 @@ def refused(path: Path, code: int, named: str, cells: int = 0) -> None:
     reader = HBaseWalReader(WalQuery.parse({"path": str(path), "on_unfinished": "fail"}))
     batches: list[pa.RecordBatch] = []
     with pytest.raises(WalferryError) as raised:
-        batches.extend(reader.read(WalPartition(str(path), NOTHING)))
+        batches.extend(reader.read(WalPartition(str(path), from_driver(tokens=False))))
     assert (raised.value.exit_code, sum(batch.num_rows for batch in batches)) == (code, cells)
     assert named in str(raised.value)
     assert "\n" not in str(raised.value)

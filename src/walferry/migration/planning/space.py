@@ -72,7 +72,13 @@ def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
     root, files = spec.target.address().root_path, hdfs_of(spec.target.address())
     remaining = files.space_left()
     if remaining is None:
-        yield Finding("warn", "target", "cannot determine how much space is left")
+        message = "cannot determine how much space is left"
+        if files.is_gateway():
+            message = (
+                f"{files.url} is no name node but a server before them, such as HttpFS: {message}, and new files have "
+                "the replication of its own configuration"
+            )
+        yield Finding("warn", "target", message)
     elif remaining < needed * _REPLICATION:
         yield Finding(
             "warn", "target", f"{remaining / 1e9:.1f} GB are left, the tables' {needed / 1e9:.1f} GB need "
