@@ -17,7 +17,7 @@ from walferry.migration.planning.finding import Finding
 from walferry.replay.keeping.by_copies import try_writing
 from walferry.replay.keeping.obstacles import folder_obstacle, peer_obstacles
 from walferry.replay.keeping.retention import TTL, retention_of
-from walferry.storage import FileSystem, Local
+from walferry.storage import FileSystem, Local, PermissionDeniedError
 from walferry.wal.copies import as_url, open_folder
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
@@ -80,9 +80,13 @@ def _growth(wals: Sequence[WalFile], keep_hours: float) -> str:
 
 def wal_folder_findings(clusters: Mapping[str, HBaseClient]) -> Iterator[Finding]:
     """Check that live servers of each side keep their logs where its address says. Of the target's log, it is read what
-    others write."""
+    others write, if the user may."""
     for side, cluster in clusters.items():
-        if (obstacle := folder_obstacle(cluster)) is not None:
+        try:
+            obstacle = folder_obstacle(cluster)
+        except PermissionDeniedError:
+            continue  # which `rights` tells
+        if obstacle is not None:
             yield Finding("refuse", side, obstacle)
 
 
