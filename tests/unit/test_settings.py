@@ -57,7 +57,7 @@ MAY_USE_THE_ENVIRONMENT = {
     "src/walferry/embedded/jars.py": "JAVA_HOME",
     "src/walferry/embedded/processes.py": "what it gives to servers",
     "src/walferry/embedded/spark.py": "PATH, for the servers of Spark",
-    "src/walferry/storage/direct.py": "HADOOP_CONF_DIR and HADOOP_HOME, which the HDFS library reads in each process",
+    "src/walferry/storage/name_nodes.py": "HADOOP_CONF_DIR and HADOOP_HOME, which the HDFS library reads, too",
     "src/walferry/ledger/ledger.py": "USER, who signs the audit lines",
     "src/walferry/process.py": "whether there is a WALFERRY_ variable, before the models are imported",
     "src/walferry/run/given_spec.py": "connections, from AIRFLOW_CONN_…, for the command",

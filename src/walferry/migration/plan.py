@@ -19,6 +19,7 @@ from walferry.migration.planning.finding import Finding
 from walferry.migration.planning.identity import Identity, identities
 from walferry.migration.planning.left_behind import left_behind
 from walferry.migration.planning.log_findings import codec_findings, peer_findings, stage_findings, wal_folder_findings
+from walferry.migration.planning.name_nodes import name_node_findings
 from walferry.migration.planning.rights import file_findings, foreign_log_findings, hbase_findings
 from walferry.migration.planning.space import root_findings, size_of, space_findings, staging_findings
 from walferry.migration.planning.tables import (
@@ -168,6 +169,7 @@ def _first_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient
     ]
     _refuse(findings)
     findings += wal_folder_findings({"source": source, "target": target})
+    findings += name_node_findings({"source": source.address, "target": target.address})
     _refuse(findings)
     return findings
 

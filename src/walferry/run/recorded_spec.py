@@ -82,7 +82,7 @@ def topic_of(template: str, table: str) -> str:
 def read_keys(model: type[Keys], run: RunRecord, keys: Mapping[str, Any]) -> Keys:
     """Recorded keys as the model of their kind of run. Raises UsageError, which names the run and the key."""
     try:
-        return model.model_validate(keys)
+        return model.model_validate(keys, context={"recorded": True})
     except ValidationError as error:
         raise UsageError(
             f"the spec that the ledger has of run {run.run_id} cannot be read: {describe_faults(error)}", run=run.run_id

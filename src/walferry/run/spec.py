@@ -26,7 +26,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.request_meter import RequestRates
 from walferry.security.spec import Security, TlsKeys
-from walferry.storage import open_file_system
+from walferry.storage import open_file_system, plain_addresses
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
 _QUORUM = re.compile(rf"{_HOST}(:\d{{1,5}})?(,{_HOST}(:\d{{1,5}})?)*")
@@ -80,10 +80,9 @@ class Cluster(BaseModel):
 
     @field_validator("webhdfs", "wal_webhdfs")
     @classmethod
-    def _has_no_password(cls, webhdfs: str | None) -> str | None:
-        if any("@" in urlsplit(one).netloc for one in (webhdfs or "").split(";")):
-            raise ValueError("leave user and password out: the ledger would keep them")
-        return webhdfs
+    def _is_addresses_only(cls, webhdfs: str | None, given: ValidationInfo) -> str | None:
+        # An older walferry may have recorded what is refused today.
+        return webhdfs if webhdfs is None or given.context else plain_addresses(webhdfs)
 
     @field_validator("wal_webhdfs")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -25,6 +26,7 @@ __all__ = [
     "WebHdfs",
     "open_file_system",
     "open_hdfs",
+    "plain_addresses",
 ]
 
 # Scheme of a path's URL -> scheme of the name node's HTTP address.
@@ -114,6 +116,23 @@ def open_file_system(
     )
 
 
+def plain_addresses(webhdfs: str) -> str:
+    """HTTP addresses of name nodes, separated by ";", without spaces.
+
+    Raises ValueError unless each is a URL, and for one with a user, who may have a password; it shows none of them.
+    """
+    urls = [one for one in map(str.strip, webhdfs.split(";")) if one]
+    if "@" in webhdfs:
+        raise ValueError("leave user and password out: ledger and errors show the address")
+    if not urls or not all(re.match(r"https?://[^/]", one) for one in urls):
+        raise ValueError("give http://host:port of each NameNode, separated by ;")
+    return ";".join(urls)
+
+
 def _with_schemes(webhdfs: str) -> str:
-    """HTTP addresses, separated by ";"; those without a scheme get http."""
-    return ";".join(one if "://" in one else f"http://{one}" for one in webhdfs.split(";"))
+    """The same for addresses of which those without a scheme get http. Raises UsageError."""
+    urls = [one if "://" in one else f"http://{one}" for one in map(str.strip, webhdfs.split(";")) if one]
+    try:
+        return plain_addresses(";".join(urls))
+    except ValueError as error:
+        raise UsageError(f"webhdfs: {error}") from None

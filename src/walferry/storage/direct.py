@@ -27,14 +27,12 @@ from walferry.background import OneByOne, begun
 from walferry.errors import TransientError, WalferryError
 from walferry.request_meter import Meter, Service
 from walferry.security import Kerberos, Tls
-from walferry.storage.name_nodes import Nameservice, want
+from walferry.storage.name_nodes import REST_SECONDS, Nameservice, forget, hadoop_folder, want
 from walferry.storage.tokens import ANSWER_SECONDS, LIBRARY
 from walferry.storage.webhdfs import WebHdfs
 
 CHUNK_BYTES = 1 << 19
 """moved at a time between data nodes; fits the processor's cache"""
-REST_SECONDS = 300.0
-"""how long to use WebHDFS after a direct attempt failed"""
 END_SECONDS = 10.0
 """how long closing a file may take after a write failed; the close waits until the pending chunk has failed, too"""
 
@@ -58,9 +56,9 @@ _SECURED = {
 class DirectHdfs(WebHdfs):
     """The HDFS at `url`, like `WebHdfs`, but reads and writes files directly at its data nodes.
 
-    `name_node` is its "hdfs://host:port", or "hdfs://name" of a nameservice: its name nodes tell their addresses, else
-    the files in HADOOP_CONF_DIR. Without Kerberos the library has one user per process, with it one per name node: only
-    the first one's files go directly.
+    `name_node` is its "hdfs://host:port", or "hdfs://name" of a nameservice: the files in HADOOP_CONF_DIR tell its name
+    nodes, else they themselves do. Without Kerberos the library has one user per process, with it one per name node:
+    only the first one's files go directly.
     """
 
     def __init__(
@@ -86,18 +84,23 @@ class DirectHdfs(WebHdfs):
             want(self._nameservice)
         self._meter = meter
         self._lock = threading.RLock()
-        self._name_nodes, self._first, self._silent = 1, 0, 0
+        self._name_nodes, self._first = 1, 0
+        self._silent, self._most_silent = 0, 1
         self._client_of_data: hdfs_native.Client | None = None
         self._rest_until = 0.0
 
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
-        """Create the file and its parent folders. Never retries: only the caller can produce the chunks again."""
+        """Create the file and its parent folders. Never retries: only the caller can produce the chunks again.
+
+        Nor is the library asked to overwrite, as in `WebHdfs.write`: when a name node that hung dies, the library asks
+        the next one to create the file, long after its caller has written it in another way.
+        """
         gathered = _gathered(chunks)
         first = next(gathered)
         chunks = chain([first], gathered)
-        options = hdfs_native.WriteOptions(block_size=block_size, overwrite=overwrite, create_parent=True)
+        options = hdfs_native.WriteOptions(block_size=block_size, overwrite=False, create_parent=True)
         asked: list[hdfs_native.Client] = []
 
         def created(client: hdfs_native.Client) -> hdfs_native.FileWriter:
@@ -106,7 +109,10 @@ class DirectHdfs(WebHdfs):
 
         # Small files go through WebHDFS: the library's wait at the end of a file takes as long as writing a small one.
         small = len(first) < CHUNK_BYTES
-        writer = None if small else self._opened("write", path, created)
+        if overwrite and not small:
+            self._clear(path)
+        with self._there_again(path, overwrite):
+            writer = None if small else self._opened("write", path, created)
         if writer is None:
             try:
                 super().write(path, chunks, overwrite=overwrite, block_size=block_size)
@@ -183,7 +189,11 @@ class DirectHdfs(WebHdfs):
     def _opened(self, operation: str, path: str, opening: Callable[[hdfs_native.Client], _T]) -> _T | None:
         """What `opening` returns; None if WebHDFS must take over. Raises TransientError if the name node may still
         create the file, or has created it."""
-        while (client := self._usable()) is not None:
+        asked = 0
+        # Once more than there are name nodes: the first one asked is the one that took the last change. Other threads,
+        # which another name node may answer, do not count.
+        while asked <= self._name_nodes and (client := self._usable()) is not None:
+            asked += 1
             if self._meter is not None:
                 self._meter.request(Service.NAMENODE)
             try:
@@ -235,7 +245,11 @@ class DirectHdfs(WebHdfs):
             self._client_of_data = None  # its connection may hang for as long as the name node does
             self._silent += 1
             self._first = (self._first + 1) % self._name_nodes
-            if self._silent <= self._name_nodes and self._name_nodes > 1:
+            if self._silent == 1:
+                # A client that is known asked the name node that took its last change, wherever that one stands in the
+                # order: it may be asked in vain twice.
+                self._most_silent = self._name_nodes + (client is not None)
+            if self._silent < self._most_silent and self._name_nodes > 1:
                 _log.warning("HDFS at %s: a name node does not answer; another one is asked first", self._name_node)
             else:
                 self._silent = 0
@@ -282,9 +296,9 @@ class DirectHdfs(WebHdfs):
         try:
             addresses = service.name_nodes()
         except WalferryError as error:
-            if os.environ.keys().isdisjoint(("HADOOP_CONF_DIR", "HADOOP_HOME")):
+            if hadoop_folder() is None:
                 raise RuntimeError(f"its name nodes do not tell where they are: {error}") from error
-            return self._name_node, {}
+            return self._name_node, {}  # the library reads more than `hadoop_folder`'s plain properties
         if len(addresses) == 1:
             return f"hdfs://{addresses[0]}", {}
         self._name_nodes = len(addresses)
@@ -297,6 +311,8 @@ class DirectHdfs(WebHdfs):
 
     def _rest(self, purpose: str, error: BaseException) -> None:
         self._rest_until = time.monotonic() + REST_SECONDS
+        if self._nameservice is not None:
+            forget(self._nameservice)  # its name nodes may have moved
         _log.warning(
             "HDFS at %s cannot %s directly (%s); WebHDFS is used, for %.0f s at least",
             self._name_node, purpose, _first_line(error), REST_SECONDS,

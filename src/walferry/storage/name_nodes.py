@@ -1,20 +1,27 @@
 """Which name nodes a nameservice has, for access that passes WebHDFS by.
 
-"hdfs://name" has no port: only Hadoop's configuration knows the name nodes behind the name. Each of them shows its own
-at /conf (org.apache.hadoop.conf.ConfServlet), which names the others, too. Spark's workers get what their driver found.
+"hdfs://name" has no port: only Hadoop's configuration knows the name nodes behind the name. The operator may have given
+one (HADOOP_CONF_DIR). Else each name node shows its own at /conf (org.apache.hadoop.conf.ConfServlet), which names the
+others, too. Spark's workers get what their driver found, and ask nobody.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
 
 from walferry.errors import TransientError, WalferryError
-from walferry.security import Kerberos, Tls, handed
+from walferry.security import Kerberos, Tls
 from walferry.storage.tokens import page_of
 
+REST_SECONDS = 300.0
+"""how long what failed is not tried again: access to data nodes, and the name nodes' pages"""
 DEFAULT_PORT = 8020
 """of a name node that a URL names without one (HdfsClientConfigKeys.DFS_NAMENODE_RPC_PORT_DEFAULT)"""
 
@@ -34,13 +41,15 @@ class Nameservice:
     def name_nodes(self) -> tuple[str, ...]:
         """The host:port of each name node's RPC; a name that is no nameservice is a host.
 
-        Raises WalferryError if no name node tells, and in a worker if its driver does not know.
+        Raises WalferryError if no name node tells, for REST_SECONDS without asking again; in a worker if its driver
+        does not know.
         """
+        found = _known.get(self)
+        if found is not None:
+            return found
         with _asking:
             if self not in _known:
-                if handed.mine() is not None:
-                    raise WalferryError(f"its driver does not know the name nodes of {self.name}")
-                _known[self] = self._asked()
+                _known[self] = self._configured() or self._shown()
             return _known[self]
 
     @property
@@ -61,12 +70,43 @@ class Nameservice:
             **{f"dfs.namenode.rpc-address.{self.alias}.{name}": address for name, address in addresses.items()},
         }
 
+    def _configured(self) -> tuple[str, ...]:
+        """What the operator's own configuration says; nothing if it has no such nameservice."""
+        folder = hadoop_folder()
+        if folder is None:
+            return ()
+        configuration: dict[str, str] = {}
+        for name in ("core-site.xml", "hdfs-site.xml"):
+            try:
+                for one in ElementTree.parse(folder / name).iter("property"):
+                    configuration[one.findtext("name", "").strip()] = one.findtext("value", "").strip()
+            except (OSError, ElementTree.ParseError):
+                continue
+        try:
+            return self._found(configuration)
+        except LookupError:
+            return ()
+
+    def _shown(self) -> tuple[str, ...]:
+        """What the first of the name nodes says that shows its configuration."""
+        if _learned:
+            raise WalferryError(f"its driver does not know the name nodes of {self.name}")
+        until, failure = _silent.get(self, (0.0, WalferryError("")))
+        if time.monotonic() < until:
+            raise failure
+        try:
+            return self._asked()
+        except WalferryError as error:
+            _silent[self] = time.monotonic() + REST_SECONDS, error
+            raise
+
     def _asked(self) -> tuple[str, ...]:
         failure: WalferryError | None = None
         for url in self.urls:
             try:
-                page = page_of(url, self.user, self.kerberos, "/conf", {}, self.tls)
-                return self._found({one["key"]: str(one["value"]) for one in page["properties"]})
+                page = page_of(url, self.user, self.kerberos, "/conf", {"format": "json"}, self.tls)
+                configuration = {one["key"]: str(one["value"]) for one in page["properties"]}
+                return self._found(configuration) or (f"{self.name}:{DEFAULT_PORT}",)
             except (LookupError, TypeError):
                 failure = failure or TransientError(f"{url} does not show the configuration of a name node", url=url)
             except WalferryError as error:
@@ -74,15 +114,28 @@ class Nameservice:
         raise failure or TransientError(f"no name node of {self.name} was given")
 
     def _found(self, configuration: Mapping[str, str]) -> tuple[str, ...]:
+        """Nothing if the name is that of no nameservice; raises LookupError if an address is missing."""
         names = configuration.get(f"dfs.ha.namenodes.{self.name}")
         if names is None:
-            return (f"{self.name}:{DEFAULT_PORT}",)
+            return ()
         return tuple(configuration[f"dfs.namenode.rpc-address.{self.name}.{one.strip()}"] for one in names.split(","))
 
 
 _known: dict[Nameservice, tuple[str, ...]] = {}
+_silent: dict[Nameservice, tuple[float, WalferryError]] = {}
+"""until when those are not asked again that did not tell, and why"""
 _wanted: set[Nameservice] = set()
 _asking = threading.Lock()
+_learned: list[bool] = []
+"""not empty in a worker"""
+
+
+def hadoop_folder() -> Path | None:
+    """The folder of the operator's configuration of Hadoop's clients, where `hdfs-native` looks for it, too."""
+    folder, home = os.environ.get("HADOOP_CONF_DIR"), os.environ.get("HADOOP_HOME")
+    if folder is None and home is not None:
+        return Path(home, "etc", "hadoop")
+    return None if folder is None else Path(folder)
 
 
 def want(service: Nameservice) -> None:
@@ -101,5 +154,12 @@ def known() -> dict[Nameservice, tuple[str, ...]]:
 
 
 def learn(found: Mapping[Nameservice, tuple[str, ...]]) -> None:
-    """Take over what the driver has found."""
+    """Take over what the driver has found. From now on this process is a worker, and asks no name node."""
     _known.update(found)
+    _learned[:] = [True]
+
+
+def forget(service: Nameservice) -> None:
+    """Have the next `name_nodes` look for them anew, except in a worker."""
+    if not _learned:
+        _known.pop(service, None)

@@ -53,7 +53,7 @@ _URL_LOGGERS = (
 
 def servers_of(webhdfs: str) -> list[str]:
     """The addresses of servers, separated by ";", each as it is before "/webhdfs/v1": a gateway's has a path."""
-    return [one.rstrip("/").removesuffix("/webhdfs/v1") for one in webhdfs.split(";") if one]
+    return [one.rstrip("/").removesuffix("/webhdfs/v1") for one in map(str.strip, webhdfs.split(";")) if one]
 
 
 def hidden(text: str) -> str:
@@ -182,7 +182,7 @@ class _Login:
             )
         if failure is not None:
             raise failure
-        return self._content(answer, context)
+        return self._content(answer, context, path)
 
     def refused(self, reason: str, to_do: str) -> AuthenticationError:
         """The error for a login that the name node does not take."""
@@ -192,7 +192,7 @@ class _Login:
             server=self._server, service_principal=self._service, principal=self.principal, reason=reason,
         )  # fmt: skip
 
-    def _content(self, answer: requests.Response, context: Any) -> dict[str, Any]:
+    def _content(self, answer: requests.Response, context: Any, path: str) -> dict[str, Any]:
         try:
             content = answer.json()
         except ValueError:
@@ -212,7 +212,9 @@ class _Login:
                 url=self._url,
                 failover=True,
             )
-        raise self.refused(reason, _CHECK_PRINCIPAL)
+        if answer.status_code == 401 or path.startswith("/webhdfs/"):
+            raise self.refused(reason, _CHECK_PRINCIPAL)
+        raise TransientError(f"{self._url} does not show {path} to {self.principal}: {hidden(reason)}", url=self._url)
 
     def _credentials(self) -> Any:
         return credentials(self._kerberos, self._server, self._service)

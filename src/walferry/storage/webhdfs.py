@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -150,19 +150,45 @@ class WebHdfs:
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
-        """Create the file and its parent folders. Never sends twice: only the caller can produce the chunks again."""
+        """Create the file and its parent folders. Never sends twice: only the caller can produce the chunks again.
+
+        HDFS is never asked to overwrite. Who has given up a request does not take it back: a server that hung, or a
+        library that asks the next name node, carries it out later, and that would empty a file finished meanwhile.
+        """
+        if overwrite:
+            self._clear(path)
 
         def placed() -> str:
-            return str(self._client._create(path, overwrite=overwrite, blocksize=block_size).headers["location"])
+            return str(self._client._create(path, overwrite=False, blocksize=block_size).headers["location"])
 
-        # The name node only names a data node, which creates the file.
-        location = self._repeated("write", path, placed)
-        # An empty chunk would end the HTTP request's body.
-        body = (chunk for chunk in chunks if chunk)
-        with self._translated("write", path):
-            answer = self._client._request("PUT", location, data=body)
-            if not answer.ok:
-                raise hdfs.client._to_error(answer)
+        with self._there_again(path, overwrite):
+            # The name node only names a data node, which creates the file.
+            location = self._repeated("write", path, placed)
+            # An empty chunk would end the HTTP request's body.
+            body = (chunk for chunk in chunks if chunk)
+            with self._translated("write", path):
+                answer = self._client._request("PUT", location, data=body)
+                if not answer.ok:
+                    raise hdfs.client._to_error(answer)
+
+    def _clear(self, path: str) -> None:
+        """Delete the file that is to be written anew. Raises FileExistsError for a folder."""
+        there = self.status(path)
+        if there is not None and there.is_dir:
+            raise FileExistsError(f"{path} already exists on {self.url}, and is a folder")
+        if there is not None:
+            self.delete(path)
+
+    @contextmanager
+    def _there_again(self, path: str, cleared: bool) -> Iterator[None]:
+        """A file that was `cleared` and exists nevertheless may be cleared again: raises TransientError for it."""
+        try:
+            yield
+        except FileExistsError as error:
+            if not cleared:
+                raise
+            message = f"{path} was deleted on {self.url} to be written anew, and was there again: created by an earlier"
+            raise TransientError(f"{message} attempt, or by somebody else", path=path, url=self.url) from error
 
     def rename(self, source: str, destination: str) -> None:
         """Rename a file or folder. After a broken connection, looks up the outcome before trying again."""
@@ -244,9 +270,27 @@ class WebHdfs:
     def space_left(self) -> int | None:
         """Bytes left on all data nodes, for all copies of blocks; None if no name node tells."""
         for facts in self._beans("FSNamesystemState"):
-            if facts:
+            with suppress(LookupError, TypeError, ValueError):
                 return int(facts[0]["CapacityRemaining"])
         return None
+
+    def behind(self) -> Iterator[tuple[str, str]]:
+        """The addresses of name nodes that answer although they may not have the last changes, with the reason:
+        WebHDFS, unlike HDFS's own protocol, does not have an Observer catch up first."""
+        for url, facts in zip(self.url.split(";"), self._beans("NameNodeStatus"), strict=True):
+            state = "".join(str(one.get("State")).lower() for one in facts)
+            if state == "observer":
+                yield url, "is an Observer, whose state is old"
+            elif state == "standby" and self._reads_stale(url):
+                yield url, "answers as a standby, too (dfs.ha.allow.stale.reads), with an old state"
+
+    def _reads_stale(self, url: str) -> bool:
+        try:
+            page = page_of(url, self._user, self._security, "/conf", {"format": "json"}, self._tls)
+            return any((one["key"], one["value"]) == ("dfs.ha.allow.stale.reads", "true") for one in page["properties"])
+        except (WalferryError, LookupError, TypeError) as error:
+            _log.info("%s does not tell its configuration: %s", url, hidden(str(error)))
+            return False
 
     def is_gateway(self) -> bool:
         """Whether the address is that of a server before the name nodes, such as HttpFS; False if it does not tell."""
@@ -422,8 +466,12 @@ class _Session(requests.Session):
     def _asked(
         self, method: str, url: str, params: Mapping[str, Any] | None, options: dict[str, Any]
     ) -> requests.Response:
-        """The answer of a name node, or of the data node that it names, which has the whole time."""
-        if self._answer_s is None:
+        """The answer of a name node, or of the data node that it names, which has the whole time.
+
+        A gateway names itself for a data node; only what has an operation of WebHDFS in `params` is asked of a name
+        node.
+        """
+        if self._answer_s is None or "op" not in (params or {}):
             return super().request(method, url, params=params, **options)
         once = {**options, "allow_redirects": False, "timeout": self._answer_s}
         answer = super().request(method, url, params=params, **once)

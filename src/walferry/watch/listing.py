@@ -26,6 +26,8 @@ TIMEOUT_SECONDS = 60.0
 ATTEMPTS = 4
 CONNECTIONS = 8
 
+_answered_last: dict[frozenset[str], str] = {}
+"""which of several NameNodes: the next listing asks it first, or each would wait for one that hangs"""
 _DENIED = {"AccessControlException", "SecurityException"}
 
 
@@ -101,7 +103,7 @@ async def list_wals(
     place counts. Raises PermissionDeniedError, and TransientError if the NameNode does not answer or folders keep
     moving, and TlsError.
     """
-    urls = servers_of(webhdfs)
+    urls = _in_order(servers_of(webhdfs))
     # trust_env: never through this machine's proxy.
     answer_s = TIMEOUT_SECONDS if len(urls) == 1 else ANSWER_SECONDS
     async with httpx.AsyncClient(
@@ -109,7 +111,7 @@ async def list_wals(
         trust_env=False,
         verify=True if tls is None or not any(url.startswith("https:") for url in urls) else context(tls, "httpx"),
     ) as client:
-        tokens = None if security is None else tokens_of(tuple(urls), security, tls)
+        tokens = None if security is None else tokens_of(tuple(servers_of(webhdfs)), security, tls)
         name_node = _NameNode(client, urls, user, tokens)
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -121,6 +123,11 @@ async def list_wals(
                     raise
                 await asyncio.sleep(0.5 * attempt)
     raise TransientError(f"the folders below {root}/WALs kept moving while they were listed; try again", path=root)
+
+
+def _in_order(urls: list[str]) -> list[str]:
+    first = _answered_last.get(frozenset(urls))
+    return urls if first is None else [first, *(url for url in urls if url != first)]
 
 
 async def _list(name_node: _NameNode, root: str) -> Listing:
@@ -174,7 +181,9 @@ class _NameNode:
         async with self._room:
             for url in list(self._urls):
                 try:
-                    return await self._ask(url, path)
+                    entries = await self._ask(url, path)
+                    _answered_last[frozenset(self._urls)] = url
+                    return entries
                 except TransientError as refusal:
                     error = refusal
                     self._urls.remove(url)  # from now on ask the others first

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from integration.storage.gateway import gateway_to
+from walferry.background import begun
 from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.httpfs import HttpFs
 from walferry.errors import TransientError, WalferryError
@@ -187,6 +190,30 @@ def test_nothing_is_overwritten_unless_asked(files: WebHdfs, folder: str) -> Non
         files.rename(other, f"{folder}/no/such/folder")
 
 
+def test_an_attempt_to_write_that_comes_late_does_not_empty_what_the_next_one_has_written(
+    files: WebHdfs, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one at a data node that waited for a name node, and then asks the next one."""
+    path, request = f"{folder}/file", files._client._request
+    placed, go_on = threading.Event(), threading.Event()
+
+    def late(method: str, url: str, **options: Any) -> Any:
+        if method == "PUT" and options.get("data") is not None:
+            monkeypatch.setattr(files._client, "_request", request)
+            placed.set()
+            assert go_on.wait(60)
+        return request(method, url, **options)
+
+    files.write(path, [b"old"])
+    monkeypatch.setattr(files._client, "_request", late)
+    abandoned = begun(lambda: files.write(path, [b""], overwrite=True), "late")
+    assert placed.wait(60)
+    files.write(path, [b"finished"], overwrite=True)
+    go_on.set()
+    assert isinstance(abandoned.exception(60), TransientError)
+    assert b"".join(files.read(path)) == b"finished"
+
+
 def test_a_folder_goes_with_all_it_holds_only_when_asked(files: WebHdfs, folder: str) -> None:
     files.write(f"{folder}/d/f", [b""])
     with pytest.raises(WalferryError, match="not empty"):
@@ -224,6 +251,13 @@ def test_a_used_up_quota_is_told_with_the_path(files: WebHdfs, folder: str, sour
     files.write(f"{folder}/1", [b""])
     with pytest.raises(QuotaExceededError, match=f"{folder}/2"):
         files.write(f"{folder}/2", [b""])
+
+
+def test_a_read_that_a_gateway_cuts_off_goes_on_where_it_ended(source: MiniCluster, folder: str) -> None:
+    content = bytes(range(256)) * 10_000
+    WebHdfs(str(source.address.webhdfs), source.address.user).write(f"{folder}/cut", [content])
+    with gateway_to(str(source.address.webhdfs), cut=2) as url:
+        assert b"".join(WebHdfs(url, source.address.user).read(f"{folder}/cut")) == content
 
 
 def test_a_dead_port_is_one_clear_transient_error_behind_bounded_attempts(caplog: pytest.LogCaptureFixture) -> None:

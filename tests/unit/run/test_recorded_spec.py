@@ -52,6 +52,11 @@ def test_a_key_that_an_older_walferry_did_not_record_has_the_models_default(ledg
     assert target_of(run) == Cluster.model_validate(CLUSTER)
 
 
+def test_an_address_that_is_refused_today_does_not_stop_a_run_that_has_it(ledger: Ledger) -> None:
+    run = recorded(ledger, source=CLUSTER | {"webhdfs": "http://kim@nn:9870"})
+    assert spec_of(run).source.webhdfs == "http://kim@nn:9870"
+
+
 def test_a_watch_has_a_source_and_no_tables(ledger: Ledger) -> None:
     run = ledger.open_run("watch", "me", {"source": CLUSTER, "tables": []}, "me", "watch")
     assert (source_of(run), target_of(run), source_tables(run)) == (Cluster.model_validate(CLUSTER), None, [])

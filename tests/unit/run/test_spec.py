@@ -61,7 +61,19 @@ def test_what_the_example_calls_a_default_is_one() -> None:
         ({"tables": [{"source": "a", "target": "b", "as": "c"}]}, "move.yaml: tables.0.as: unknown key"),
         (
             {"source": CLUSTER | {"webhdfs": "http://nn1:9870;https://kim:hush@knox:8443/gateway/default"}},
-            "move.yaml: source.webhdfs: leave user and password out: the ledger would keep them",
+            "move.yaml: source.webhdfs: leave user and password out: ledger and errors show the address",
+        ),
+        (
+            {"source": CLUSTER | {"webhdfs": "http://nn1:9870;kim:hush@nn2:9870"}},
+            "move.yaml: source.webhdfs: leave user and password out: ledger and errors show the address",
+        ),
+        (
+            {"source": CLUSTER | {"webhdfs": "http://nn1:9870;nn2:9870"}},
+            "move.yaml: source.webhdfs: give http://host:port of each NameNode, separated by ;",
+        ),
+        (
+            {"source": CLUSTER | {"waldir": "/wal", "wal_webhdfs": "http://nn1:9870;http:///"}},
+            "move.yaml: source.wal_webhdfs: give http://host:port of each NameNode, separated by ;",
         ),
         (
             {"source": CLUSTER | {"waldir": "hdfs://other:8020/wal"}},
@@ -229,3 +241,9 @@ def test_a_wrong_connection_is_refused_without_its_secrets(
 
 def test_an_extra_names_the_user_before_the_login_does() -> None:
     assert cluster_from_connection("ours", "zk", None, EXTRA | {"user": "bob"}, "ann").user == "bob"
+
+
+def test_name_nodes_may_be_listed_with_spaces() -> None:
+    spec = parse(source=CLUSTER | {"webhdfs": "http://nn1:9870; http://nn2:9870;"})
+    assert isinstance(spec.source, Cluster)
+    assert spec.source.webhdfs == "http://nn1:9870;http://nn2:9870"

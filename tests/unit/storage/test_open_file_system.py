@@ -42,7 +42,7 @@ def test_with_the_name_nodes_http_address_a_path_is_on_its_hdfs_and_an_hdfs_url_
         ("http://nn:9870/", "http://nn:9870"),
         ("nn:9870", "http://nn:9870"),
         ("https://nn:1", "https://nn:1"),
-        ("http://nn1:9870/;http://nn2:9870", "http://nn1:9870;http://nn2:9870"),
+        ("http://nn1:9870/; nn2:9870;", "http://nn1:9870;http://nn2:9870"),
     ):
         files, path = open_file_system("/h%2C1", webhdfs=address, user="bob")
         assert isinstance(files, WebHdfs)
@@ -52,6 +52,14 @@ def test_with_the_name_nodes_http_address_a_path_is_on_its_hdfs_and_an_hdfs_url_
     assert (files.url, files.user, path) == ("http://nn:9870", "bob", "/h%2C1")
     with pytest.raises(UsageError, match="also give the HTTP address of its name node"):
         open_file_system("hdfs://nn:8020/x")
+
+
+@pytest.mark.parametrize("webhdfs", ["https://kim:hush@nn:9870", "nn1:9870;kim:hush@nn2:9870"])
+def test_a_name_nodes_address_with_a_password_is_refused_without_showing_it(webhdfs: str) -> None:
+    for url in ("/x", "hdfs://nn:8020/x"):
+        with pytest.raises(UsageError, match="leave user and password out") as refused:
+            open_file_system(url, webhdfs=webhdfs)
+        assert "hush" not in f"{refused.value} {refused.value.facts}"
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/x", "webhdfs://nn/x", "webhdfs:///x"])

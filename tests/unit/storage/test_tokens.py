@@ -256,3 +256,23 @@ def test_name_nodes_get_the_token_data_nodes_that_of_the_redirect_and_a_proxy_no
     assert "delegation=HgAF" not in read
     assert read.endswith("delegation=of-the-redirect")
     assert [authorization for _, authorization in asked] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "told"),
+    [
+        (403, "/conf", "does not show /conf to"),
+        (401, "/conf", "is that its HTTP principal"),
+        (403, "/webhdfs/v1/", "is that its HTTP principal"),
+    ],
+)
+def test_a_page_that_is_forbidden_is_no_fault_of_the_principal(
+    code: int, path: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(say(code, b"<title>Error User ferry is no administrator</title>")) as url:
+        login = tokens._Login(url, FERRY)
+        monkeypatch.setattr(login, "_context", lambda: None)
+        monkeypatch.setattr(login, "_stepped", lambda _: b"proof")
+        with pytest.raises(WalferryError, match=told) as raised:
+            login.asked("GET", {}, path)
+    assert "no administrator" in str(raised.value)

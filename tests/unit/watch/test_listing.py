@@ -268,3 +268,17 @@ def test_ten_thousand_files_are_listed_and_compared_soon(capsys: pytest.CaptureF
     assert len(changes.new) == 10_000
     with capsys.disabled():
         print(json.dumps({"files": 10_000, "own seconds": round(own, 3), "seconds in all": round(wall, 3)}))
+
+
+def test_a_listing_asks_the_name_node_first_that_has_answered_the_one_before() -> None:
+    """Hole: each listing began with the first address, and waited while that one hung."""
+    asked: list[str] = []
+
+    def standby(path: str) -> Answer:
+        asked.append(path)
+        return 403, REFUSED % ("StandbyException", "StandbyException")
+
+    with name_node(standby) as first, name_node(tree({"/hbase/WALs": [], "/hbase/oldWALs": []})) as other:
+        for _ in range(3):
+            assert asyncio.run(list_wals(f"{first};{other}", "hbase", "/hbase")).files == {}
+    assert asked == ["/hbase/WALs"]
