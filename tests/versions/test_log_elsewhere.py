@@ -30,7 +30,7 @@ from walferry.cutover import gates
 from walferry.embedded import jars
 from walferry.embedded.cluster import HOST, MiniCluster, Ports
 from walferry.embedded.environment import Environment
-from walferry.errors import UsageError
+from walferry.errors import TransientError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_row
 from walferry.ledger import Ledger
@@ -210,10 +210,15 @@ def test_what_has_no_plan_refuses_a_folder_that_no_live_server_logs_to(
     with Ledger.open(f"sqlite:///{tmp_path / 'l.db'}", actor="test") as ledger:
         record = open_window(ledger, spec.model_copy(update={"source": old}), "test")
         with Run(ledger, record.run_id) as run:
+            run.source_files.delete(f"{run.source_root}/WALs", recursive=True)
+            with pytest.raises(UsageError, match="there is no folder /hbase/WALs, so HBase keeps its logs elsewhere"):
+                cut.cut_log(run)
             run.source_files.mkdirs(f"{run.source_root}/WALs")
-            for look in (cut.cut_log, plan_window):
-                with pytest.raises(UsageError, match="source: /hbase/WALs has no folder of a live region server"):
-                    look(run)
+            misplaced = "source: /hbase/WALs has no folder of a live region server"
+            with pytest.raises(TransientError, match=misplaced):
+                cut.cut_log(run)
+            with pytest.raises(UsageError, match=misplaced):
+                plan_window(run)
 
 
 def test_moments_are_kept_and_restored(source: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

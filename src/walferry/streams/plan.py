@@ -7,7 +7,8 @@ from typing import Any
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.rights import Right, as_refused
-from walferry.replay.keeping.obstacles import folder_obstacle, peer_obstacles
+from walferry.replay.keeping.obstacles import peer_obstacles
+from walferry.run.log_folder import folder_obstacle
 from walferry.run.run import file_system
 from walferry.streams.destination import examine_destination, plan_destination
 from walferry.streams.snapshot.taking import require_readable

@@ -32,7 +32,7 @@ from posixpath import basename
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from walferry.errors import TransientError
+from walferry.errors import TransientError, UsageError
 from walferry.formats.wal import TRAILER_MAGIC
 from walferry.storage import FileStatus, FileSystem
 
@@ -124,12 +124,19 @@ def is_copy(path: str) -> bool:
 
 
 def list_live(file_system: FileSystem, root: str) -> list[WalFile]:
-    """List the WAL files of user tables that are not archived, as `list_wals` does."""
+    """List the WAL files of user tables that are not archived, as `list_wals` does. Raises UsageError without WALs/."""
     for _ in range(_LISTING_ATTEMPTS):
         try:
             return sorted(_list_live(file_system, f"{root}/WALs").values(), key=by_number)
         except FileNotFoundError:
             continue  # a folder was renamed to -splitting or removed between the two listings
+    if file_system.status(f"{root}/WALs") is None:
+        raise UsageError(
+            f"there is no folder {root}/WALs, so HBase keeps its logs elsewhere: if hbase.wal.dir is set, set `waldir` "
+            "to it, and `wal_webhdfs` if that is on another HDFS than the root folder; otherwise check `rootdir` and "
+            "`webhdfs`",
+            path=f"{root}/WALs",
+        )
     raise TransientError(f"the folders below {root}/WALs kept moving while they were listed; try again", path=root)
 
 

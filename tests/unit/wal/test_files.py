@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from walferry.errors import TransientError
+from walferry.errors import TransientError, UsageError
 from walferry.storage import FileStatus, Local
 from walferry.wal.files import Place, find_wal, list_wals, parse_wal_name
 
@@ -134,6 +134,13 @@ def test_a_folder_that_is_renamed_while_it_is_listed_hides_no_file(root: Path) -
     write(root, f"WALs/{SERVER}", f"{GROUP}.1")
     found = list_wals(Moving(root, 1), str(root))
     assert [(file.name, file.place) for file in found] == [(f"{GROUP}.1", Place.SPLITTING)]
+
+
+def test_a_missing_folder_of_live_logs_is_named(tmp_path: Path) -> None:
+    """It never comes by itself: HBase logs elsewhere."""
+    (tmp_path / "oldWALs").mkdir()
+    with pytest.raises(UsageError, match=f"there is no folder {tmp_path}/WALs, so HBase keeps its logs elsewhere"):
+        list_wals(Local(), str(tmp_path))
 
 
 def test_folders_that_never_stand_still_are_an_error_that_may_go_away(root: Path) -> None:

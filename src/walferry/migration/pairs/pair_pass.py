@@ -51,10 +51,10 @@ from walferry.migration.pairs.pair_plan import (
 )
 from walferry.migration.pairs.pair_regions import Todo, read_regions, settle
 from walferry.migration.pairs.pair_spot_check import Drawn, spot_check_pair
-from walferry.replay.keeping.obstacles import require_log_folder
 from walferry.replay.keeping.retention import retention_of
 from walferry.replay.targets import target_faults
 from walferry.run.heartbeat import alive
+from walferry.run.log_folder import require_log_folder
 from walferry.run.notes.spot_check import sampled, why_none
 from walferry.run.run import Run
 from walferry.run.sides import SIDES

@@ -15,8 +15,9 @@ from walferry.errors import (
 from walferry.hbase.client import HBaseClient
 from walferry.migration.planning.finding import Finding
 from walferry.replay.keeping.by_copies import try_writing
-from walferry.replay.keeping.obstacles import folder_obstacle, peer_obstacles
+from walferry.replay.keeping.obstacles import peer_obstacles
 from walferry.replay.keeping.retention import TTL, retention_of
+from walferry.run.log_folder import folder_obstacle
 from walferry.storage import FileSystem, Local, PermissionDeniedError
 from walferry.wal.copies import as_url, open_folder
 from walferry.wal.files import WalFile

@@ -93,7 +93,7 @@ class Ends:
     def copy(self) -> CopiedEnds:
         """One pass. A log that cannot be copied does not stop the others.
 
-        Raises the errors of listing the logs, and AnotherClusterError.
+        Raises the errors of listing the logs, and of `require_same_source`.
         """
         require_same_source(self._run)
         looked_ms = now_ms()

@@ -12,8 +12,8 @@ from walferry.hbase.rights import Right, as_refused
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.keep_spec import ResolvedKeepSpec
 from walferry.replay.keeping.by_copies import try_writing
-from walferry.replay.keeping.obstacles import folder_obstacle
 from walferry.replay.keeping.retention import retention_of
+from walferry.run.log_folder import folder_obstacle
 from walferry.run.run import file_system
 from walferry.snapshots.readable import why_unreadable
 from walferry.wal.copies import as_url, open_folder

@@ -23,10 +23,11 @@ from typing import Any
 from uuid import uuid4
 
 from walferry.clock import now_ms
-from walferry.errors import UsageError, WalferryError
+from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.ledger import StagedFile
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import Retention, retention_now
+from walferry.run.log_folder import log_obstacle
 from walferry.run.moved import id_in_root
 from walferry.run.progress.exposure import Exposure, note_exposure
 from walferry.run.run import LogRun
@@ -123,10 +124,13 @@ def let_go(run: LogRun, keep_hours: float | None = None) -> list[str]:
 
 
 def require_same_source(run: LogRun) -> None:
-    """Raise AnotherClusterError if the source's root folder has the id of another cluster than the run's plan found.
+    """Raise AnotherClusterError if the source's root folder has the id of another cluster than the run's plan found,
+    and TransientError if servers keep their logs elsewhere, so that what is listed is not all of the log.
 
     With Kerberos only HBase reads that file (MasterFileSystem sets 600 at each start): then the id is ZooKeeper's.
     """
+    if (obstacle := log_obstacle(run.source, run.wal_files, run.source_tables)) is not None:
+        raise TransientError(f"source: {obstacle}", side="source")
     plan = run.ledger.phases.facts("plan") or {}
     planned = plan.get("cluster_id") or plan.get("source_cluster_id")
     try:
@@ -147,7 +151,7 @@ def tend(run: LogRun) -> float | None:
     """Copy every closed file that has no copy yet. Returns the seconds until the next call; None: no further call.
 
     A file that cannot be copied does not stop the others. Once those are copied, raises the first error: a
-    TransientError or an error of either file system. Raises AnotherClusterError.
+    TransientError or an error of either file system. Raises the errors of `require_same_source`.
     """
     if is_over(run):
         leave(run)

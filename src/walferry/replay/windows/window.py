@@ -32,7 +32,6 @@ from walferry.formats.markers import Marker
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Ledger, Quarantined, QuarantineItem, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
-from walferry.replay.keeping.obstacles import require_log_folder
 from walferry.replay.log.cut import await_archive, cut_log, record_seen
 from walferry.replay.log.files_of_window import covering, known_files, missing_ranges, window_of
 from walferry.replay.log.lineage import FamiliesOf, created, families_of, trace
@@ -44,6 +43,7 @@ from walferry.replay.rights.applying import applying, shared_by_workers
 from walferry.replay.targets import target_faults
 from walferry.replay.windows.window_bulk import apply_in_bulk, in_bulk
 from walferry.replay.windows.window_pieces import apply_in_pieces, is_small
+from walferry.run.log_folder import require_log_folder
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec, TimeWindow
 from walferry.spark.session import LateSession, must_open

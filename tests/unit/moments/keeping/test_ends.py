@@ -14,6 +14,8 @@ from unit.replay.keeping.test_by_copies import GROUP, LIVE
 from walferry.background import beside
 from walferry.clock import now_ms
 from walferry.errors import TransientError
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.zookeeper import Server
 from walferry.moments.keeping import ends as ends_module
 from walferry.moments.keeping.ends import Ends, kept_ends, tend_ends
 from walferry.moments.keeping.keep_run import KeepRun
@@ -64,6 +66,19 @@ def test_the_closed_copy_replaces_the_pieces_even_if_it_is_shorter(run: KeepRun)
     assert held(run, 10) == b""
     assert (folder(run) / f"{GROUP}.10").read_bytes() == header() + TRAILER
     assert kept_ends(by_copies.stage_of(run)) == []
+
+
+def test_what_a_place_lacks_at_which_no_server_logs_is_not_covered(
+    run: KeepRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Ends(run).copy()
+    source = source_of(run)
+    address = ClusterAddress("none:1", rootdir=f"hdfs://none:1{run.source_root}")
+    for name, value in {"servers": lambda: [Server("rs", 9, 9)], "settings": lambda _: {}, "address": address}.items():
+        monkeypatch.setattr(source, name, value, raising=False)
+    with pytest.raises(TransientError, match="has no folder of a live region server"):
+        Ends(run).copy()
+    assert copied_ends(run.ledger) == first
 
 
 def test_many_pieces_become_one(run: KeepRun, monkeypatch: pytest.MonkeyPatch) -> None:

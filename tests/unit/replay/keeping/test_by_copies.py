@@ -20,6 +20,7 @@ from walferry.cutover import late_edits
 from walferry.cutover.ways_out import abort
 from walferry.errors import GapError, TransientError, UsageError
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, LogPosition, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
 from walferry.migration import report
@@ -121,6 +122,23 @@ def test_the_id_of_a_source_that_hides_its_files_is_that_in_zookeeper(
     monkeypatch.setattr(Source, "cluster_id", lambda _: "another")
     with pytest.raises(by_copies.AnotherClusterError, match="its id is another"):
         by_copies.tend(run)
+
+
+def test_a_place_at_which_no_server_logs_is_not_taken_for_an_empty_log(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HBase logs elsewhere since hbase.wal.dir was set: nothing says that all is kept."""
+    before = exposure_of(run.ledger)
+    monkeypatch.setattr(Source, "servers", lambda _: [Server("rs", 1, 2)])
+    monkeypatch.setattr(Source, "settings", lambda *_: {"hbase.wal.dir": "/new"}, raising=False)
+    monkeypatch.setattr(Source, "regions", lambda *_: [], raising=False)
+    monkeypatch.setattr(Source, "address", ClusterAddress("none:1", rootdir=f"hdfs://none:1{run.source_root}"))
+    with pytest.raises(TransientError, match="has no folder of a live region server; its "):
+        by_copies.tend(run)
+    assert exposure_of(run.ledger) == before
+    write(run, LIVE, 10)
+    by_copies.tend(run)
+    assert exposure_of(run.ledger) != before
 
 
 @pytest.mark.parametrize(("folder", "age", "taken"), [

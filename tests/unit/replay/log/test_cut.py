@@ -15,6 +15,7 @@ import pytest
 
 from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.errors import TransientError
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
@@ -23,6 +24,7 @@ from walferry.replay.log import cut as cutting
 from walferry.replay.log.cut import Cut, cut_log, lines_of, quiet_cut, standing, start_fence
 from walferry.replay.rounds import rounds as replaying
 from walferry.replay.rounds.rounds import _settled_cut
+from walferry.run import log_folder
 from walferry.run.facts import kept_lines
 from walferry.run.run import Run
 from walferry.storage import FileStatus, Local
@@ -30,7 +32,7 @@ from walferry.wal.files import Place, WalFile
 
 TABLE = "shop:orders"
 R = "r"
-HOME = Server("rs", 1, 2)
+HOME, AWAY = Server("rs", 1, 2), Server("rs", 2, 3)
 
 
 def wal(group: str, number: int, place: Place) -> WalFile:
@@ -264,6 +266,58 @@ def test_a_cut_waits_until_the_server_has_left_the_log_in_front_of_it(archived: 
         made = cut_log(run)
     assert time.monotonic() > source.closed
     assert made.current == {"rs%2C1%2C2": 8}
+
+
+@dataclass
+class Apart(Rolling):
+    """As `Rolling`, with a second server, which logs elsewhere and may have a region."""
+
+    serving: bool = True
+
+    def __post_init__(self) -> None:
+        self.alive = [HOME, AWAY]
+        self.address = ClusterAddress("zk:2181", rootdir=f"hdfs://nn:1{self.root}")
+
+    def roll_wal(self, server: Server, attempts: int = 1) -> None:
+        if server == HOME:
+            super().roll_wal(server)
+
+    def table_enabled(self, table: str) -> bool:
+        return True
+
+    def regions(self, table: str) -> list[Region]:
+        return on(AWAY if self.serving else HOME)
+
+    def settings(self, server: Server) -> dict[str, str]:
+        return {"hbase.wal.dir": f"hdfs://{server.host}:{server.port}/new"}
+
+
+def test_a_server_with_regions_whose_log_is_elsewhere_is_named_beside_others_whose_log_is_here(tmp_path: Path) -> None:
+    """While servers are restarted one by one with another hbase.wal.dir."""
+    with rolled(Apart(tmp_path), Local()) as run:
+        with pytest.raises(TransientError, match=rf"^source: {tmp_path}/WALs has no log of rs,2,3, which has regions "
+                           f"of {TABLE}; its hbase.wal.dir is hdfs://rs:2/new: set `waldir`"):  # fmt: skip
+            cut_log(run)
+        run.source.alive = [HOME]  # type: ignore[attr-defined]
+        assert cut_log(run).current == {"rs%2C1%2C2": 9}, "the other one has died"
+
+
+def test_a_server_without_regions_need_not_have_a_log(tmp_path: Path) -> None:
+    with rolled(Apart(tmp_path, serving=False), Local()) as run:
+        assert cut_log(run).current == {"rs%2C1%2C2": 8}
+
+
+def test_no_log_of_any_live_server_may_pass_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of 1.x has no folder until it has its first region again."""
+    monkeypatch.setattr(log_folder, "log_files_of", lambda _: Local())
+    source = Apart(tmp_path, serving=False)
+    with rolled(source, Local()) as run:
+        source.alive = [AWAY]
+        source.__dict__["regions"] = lambda table: []
+        with pytest.raises(TransientError, match=r"^source: .*/WALs has no folder of a live region server"):
+            cut_log(run)
+        (tmp_path / "WALs" / AWAY.name).mkdir()
+        assert cut_log(run).current == {}
 
 
 def test_a_log_that_is_never_closed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
