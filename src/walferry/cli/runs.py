@@ -83,7 +83,7 @@ def start(
         return
     with open_ledger(ledger) as book:
         require_idle_name(book, wanted.name)
-        accept_moved(book, wanted.name, wanted.as_recorded(), "migration", owner())
+        accept_moved(book, wanted.name, owner(), wanted.as_recorded(), owner())
         run = book.open_run(wanted.name, owner(), wanted.as_recorded(), owner())
         _go(book, run.run_id, yes, reports, as_json)
 

@@ -223,14 +223,18 @@ class Ledger:
                 self._store.note(connection, "adopt run", run_id, {"from": run.owner, "to": owner}, actor=actor)
         return replace(run, owner=owner)
 
-    def move_run(self, run_id: str, clusters: Mapping[str, Any], actor: str) -> None:
+    def move_run(
+        self, run_id: str, clusters: Mapping[str, Any], owner: str, spec: Mapping[str, Any], actor: str
+    ) -> None:
         """Record that clusters of an unfinished run, by their keys in its spec, have other addresses.
 
-        Raises UsageError if the run has ended.
+        Raises UsageError if the run has ended, and unless `open_run` then finds it for this owner and spec.
         """
         with self._store.database.write() as connection:
             run = self._store.unfinished(connection, run_id)
-            _update_run(self._store, connection, run_id, spec=to_json({**run.spec, **clusters}))
+            moved = {**run.spec, **clusters}
+            _same_run(replace(run, spec=moved), owner, spec, run.kind)
+            _update_run(self._store, connection, run_id, spec=to_json(moved))
             self._store.note(connection, "move run", run_id, dict(clusters), actor=actor)
 
     def set_paused(self, run_id: str, paused: bool, actor: str, reason: str = "") -> RunRecord:

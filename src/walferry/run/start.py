@@ -19,7 +19,7 @@ def start_run(
 ) -> str:
     """Open a run for a spec given as a mapping, or find the owner's unfinished run. Returns its id."""
     spec = _resolved(params, connections)
-    accept_moved(ledger, spec.name, spec.as_recorded(), kind, owner)
+    accept_moved(ledger, spec.name, owner, spec.as_recorded(), owner, kind)
     return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, kind).run_id
 
 
@@ -56,7 +56,7 @@ def hand_over(ledger: Ledger, run: RunRecord, spec: Mapping[str, Any], owner: st
     """
     if run.owner != owner:
         require_idle(ledger.of(run.run_id))
-    accept_moved(ledger, run.name, spec, run.kind, owner)
+    accept_moved(ledger, run.name, run.owner, spec, owner, run.kind)
     found = ledger.open_run(run.name, run.owner, spec, owner, run.kind)
     ledger.adopt_run(found.run_id, owner, owner)
     return found.run_id

@@ -27,5 +27,5 @@ def start_stream(ledger: Ledger, params: Mapping[str, Any], connections: Connect
 def open_stream(ledger: Ledger, spec: ResolvedStreamSpec, owner: str) -> str:
     """Open a run for a spec, or find the owner's unfinished one. Returns its id. Raises the errors of
     `accept_moved` and `open_run`."""
-    accept_moved(ledger, spec.name, spec.as_recorded(), "stream", owner)
+    accept_moved(ledger, spec.name, owner, spec.as_recorded(), owner, "stream")
     return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, "stream").run_id

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -10,14 +11,17 @@ import pytest
 from walferry.errors import UsageError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.zookeeper import znode
+from walferry.hbase.zookeeper import Server, znode
 from walferry.ledger import Ledger
-from walferry.run import moved
+from walferry.ledger.rows import RunKind
+from walferry.run import log_folder, moved
 from walferry.run.heartbeat import RunBusyError, beating
 from walferry.run.moved import accept_moved
-from walferry.storage import Local
+from walferry.run.start import hand_over
+from walferry.storage import FileStatus, Local, PermissionDeniedError
 
 OLD, NEW = "zk1:2181", "zk2:2181"
+SERVER = Server("rs", 1, 2)
 
 
 class Registry:
@@ -37,20 +41,41 @@ class Registry:
     def cluster_id(self) -> str:
         return self.ids[self._address.zookeeper]
 
+    @property
+    def address(self) -> ClusterAddress:
+        return self._address
+
+    def servers(self) -> list[Server]:
+        return [SERVER]
+
+    def settings(self, server: Server) -> None:
+        """They cannot be read."""
+
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     """Has a planned run; its source has moved, and the old address is another cluster's."""
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
+        source_at(tmp_path, monkeypatch)
+        planned(book, spec(tmp_path, OLD))
+        yield book
+
+
+def source_at(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source's files, and ZooKeepers that know which cluster is where."""
     monkeypatch.setattr(Registry, "ids", {NEW: "A", "other:2181": "C", "target:2181": "B"}, raising=False)
     monkeypatch.setattr(moved, "HBaseClient", Registry)
     monkeypatch.setattr(moved, "files_of", lambda _: Local())
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "hbase.id").write_bytes(znode(pb.ClusterId(cluster_id="A")))
-    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
-        run = book.open_run("move", "me", spec(tmp_path, OLD), "me")
-        book.of(run.run_id).phases.start("plan")
-        book.of(run.run_id).phases.finish("plan", {"source_cluster_id": "A", "target_cluster_id": "B"})
-        yield book
+    monkeypatch.setattr(log_folder, "log_files_of", lambda _: Local())
+    (root / "source" / "WALs" / SERVER.name).mkdir(parents=True)
+    (root / "source" / "hbase.id").write_bytes(znode(pb.ClusterId(cluster_id="A")))
+
+
+def planned(book: Ledger, given: dict[str, Any], kind: RunKind = "migration", **facts: str) -> None:
+    """Open a run whose plan is done."""
+    run = book.open_run(given["name"], "me", given, "me", kind)
+    book.of(run.run_id).phases.start("plan")
+    book.of(run.run_id).phases.finish("plan", facts or {"source_cluster_id": "A", "target_cluster_id": "B"})
 
 
 def spec(root: Path, zookeeper: str, **more: str) -> dict[str, Any]:
@@ -63,7 +88,7 @@ def test_the_same_cluster_at_another_address_is_accepted_and_audited(ledger: Led
     given = spec(tmp_path, NEW)
     with pytest.raises(UsageError, match=r"with another spec \(source.zookeeper\) than this one"):
         ledger.open_run("move", "me", given, "me")
-    accept_moved(ledger, "move", given, "migration", "me")
+    accept_moved(ledger, "move", "me", given, "me")
     run = ledger.open_run("move", "me", given, "me")
     assert (run.run_id, run.spec) == ("move-1", given)
     line = next(line for line in ledger.audit_trail() if line.action == "move run")
@@ -74,23 +99,105 @@ def test_the_same_cluster_at_another_address_is_accepted_and_audited(ledger: Led
 def test_another_cluster_is_refused_by_its_id_in_zookeeper_or_below_its_root(ledger: Ledger, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^source \(zookeeper changed\) is not the cluster of run move-1: the id in "
                        "ZooKeeper at other:2181/hbase is C, that of the run's source is A"):  # fmt: skip
-        accept_moved(ledger, "move", spec(tmp_path, "other:2181"), "migration", "me")
+        accept_moved(ledger, "move", "me", spec(tmp_path, "other:2181"), "me")
     (tmp_path / "source" / "hbase.id").write_bytes(znode(pb.ClusterId(cluster_id="C")))
     with pytest.raises(UsageError, match=r"the id in the root folder hdfs://.* is C"):
-        accept_moved(ledger, "move", spec(tmp_path, NEW), "migration", "me")
+        accept_moved(ledger, "move", "me", spec(tmp_path, NEW), "me")
     (tmp_path / "source" / "hbase.id").unlink()
     with pytest.raises(UsageError, match=r"the id in the root folder hdfs://.* is none"):
-        accept_moved(ledger, "move", spec(tmp_path, NEW), "migration", "me")
+        accept_moved(ledger, "move", "me", spec(tmp_path, NEW), "me")
     assert ledger.run("move-1").spec == spec(tmp_path, OLD)
 
 
 def test_a_run_that_a_process_works_on_keeps_its_addresses(ledger: Ledger, tmp_path: Path) -> None:
     with beating(ledger.of("move-1"), "replay", "me"), pytest.raises(RunBusyError):
-        accept_moved(ledger, "move", spec(tmp_path, NEW), "migration", "me")
+        accept_moved(ledger, "move", "me", spec(tmp_path, NEW), "me")
     assert ledger.run("move-1").spec == spec(tmp_path, OLD)
 
 
 def test_nothing_is_asked_while_nothing_has_moved(ledger: Ledger, tmp_path: Path) -> None:
-    accept_moved(ledger, "move", spec(tmp_path, OLD), "migration", "me")
-    accept_moved(ledger, "another", spec(tmp_path, NEW), "migration", "me")
+    accept_moved(ledger, "move", "me", spec(tmp_path, OLD), "me")
+    accept_moved(ledger, "another", "me", spec(tmp_path, NEW), "me")
     assert ledger.run("move-1").spec == spec(tmp_path, OLD)
+
+
+@pytest.mark.parametrize(
+    ("owner", "tables", "differing"),
+    [("mallory", ["t"], ["owner"]), ("mallory", ["u"], ["owner", "spec (tables)"]), ("me", ["u"], ["spec (tables)"])],
+)
+def test_a_run_that_is_refused_keeps_its_addresses(
+    ledger: Ledger, tmp_path: Path, owner: str, tables: list[str], differing: list[str]
+) -> None:
+    given = spec(tmp_path, NEW) | {"tables": tables}
+    with pytest.raises(UsageError) if owner == "me" else nullcontext():
+        accept_moved(ledger, "move", owner, given, owner)
+    with pytest.raises(UsageError, match="is unfinished and belongs to me") as raised:
+        ledger.move_run("move-1", {"source": given["source"]}, owner, given, owner)
+    assert raised.value.differing == differing
+    assert ledger.run("move-1").spec == spec(tmp_path, OLD)
+    assert "move run" not in {line.action for line in ledger.audit_trail()}
+
+
+def test_a_run_that_is_handed_over_moves_with_its_new_owner(ledger: Ledger, tmp_path: Path) -> None:
+    given = spec(tmp_path, NEW)
+    assert hand_over(ledger, ledger.run("move-1"), given, "you") == "move-1"
+    assert (ledger.run("move-1").owner, ledger.run("move-1").spec) == ("you", given)
+
+
+def test_an_address_at_which_no_live_server_logs_is_refused(ledger: Ledger, tmp_path: Path) -> None:
+    """Its log would look like one without edits."""
+    given = spec(tmp_path, NEW, waldir="hdfs://nn:2/nowhere")
+    with pytest.raises(UsageError, match="source: /nowhere/WALs has no folder of a live region server"):
+        accept_moved(ledger, "move", "me", given, "me")
+    assert ledger.run("move-1").spec == spec(tmp_path, OLD)
+    (tmp_path / "wal" / "WALs" / SERVER.name).mkdir(parents=True)
+    accept_moved(ledger, "move", "me", spec(tmp_path, NEW, waldir=f"hdfs://nn:2{tmp_path}/wal"), "me")
+
+
+@pytest.mark.parametrize("kind", ["migration", "keep"])
+def test_the_place_of_a_log_that_is_copied_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: RunKind
+) -> None:
+    """No peer's queue names what was not copied from the old place."""
+    source_at(tmp_path, monkeypatch)
+    (tmp_path / "wal" / "WALs" / SERVER.name).mkdir(parents=True)
+    before = spec(tmp_path, OLD) | ({"protect": "stage", "stage": "/copies"} if kind == "migration" else {})
+    given = {**before, "source": spec(tmp_path, NEW, waldir=f"hdfs://nn:2{tmp_path}/wal")["source"]}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
+        planned(book, before, kind, cluster_id="A")
+        with pytest.raises(UsageError, match=r"the waldir of run move-1 is not set, and may not become hdfs://nn:2"):
+            accept_moved(book, "move", "me", given, "me", kind)
+        assert book.run("move-1").spec == before
+        accept_moved(book, "move", "me", {**before, "source": spec(tmp_path, NEW)["source"]}, "me", kind)
+        assert book.run("move-1").spec["source"]["zookeeper"] == NEW
+
+
+def test_a_plan_that_recorded_no_id_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source_at(tmp_path, monkeypatch)
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
+        planned(book, spec(tmp_path, OLD), version="2.6.3")
+        with pytest.raises(UsageError, match="the plan of run move-1 recorded no id"):
+            accept_moved(book, "move", "me", spec(tmp_path, NEW), "me")
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_where_hbase_hides_its_id_zookeepers_counts_and_of_the_target_no_log_is_asked(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    class Hidden(Local):
+        def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+            raise PermissionDeniedError(f"permission denied: read of {path}")
+
+        def list(self, path: str) -> list[FileStatus]:
+            raise PermissionDeniedError(f"permission denied: list of {path}")
+
+    monkeypatch.setattr(moved, "files_of", lambda _: Hidden())
+    monkeypatch.setattr(Registry, "ids", {NEW: "A" if side == "source" else "B"})
+    given = spec(tmp_path, OLD) | {side: spec(tmp_path, OLD)[side] | {"zookeeper": NEW}}
+    if side == "target":
+        monkeypatch.setattr(log_folder, "log_files_of", lambda _: Hidden())
+    accept_moved(ledger, "move", "me", given, "me")
+    assert ledger.run("move-1").spec == given
+    monkeypatch.setattr(Registry, "ids", {OLD: "another"})
+    with pytest.raises(UsageError, match=f"the id in ZooKeeper at {OLD}/hbase is another"):
+        accept_moved(ledger, "move", "me", given | {side: given[side] | {"zookeeper": OLD}}, "me")

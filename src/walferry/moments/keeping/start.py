@@ -27,5 +27,5 @@ def start_keep(ledger: Ledger, params: Mapping[str, Any], connections: Connectio
 def open_keep(ledger: Ledger, spec: ResolvedKeepSpec, owner: str) -> str:
     """Open a run for a spec, or find the owner's unfinished one. Returns its id. Raises the errors of
     `accept_moved` and `open_run`."""
-    accept_moved(ledger, spec.name, spec.as_recorded(), "keep", owner)
+    accept_moved(ledger, spec.name, owner, spec.as_recorded(), owner, "keep")
     return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, "keep").run_id
