@@ -8,7 +8,7 @@ from typing import Any
 
 from walferry.apply.bulk_loader import staging_folder
 from walferry.clock import now_ms
-from walferry.errors import UsageError, WalferryError
+from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
@@ -93,20 +93,24 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
     does not exist stays planned while a process works on a phase of the run: that process may still create the object,
     and then removes it (`made`). If the process is killed in between, repeat the abort. A folder that cannot be deleted
     is left behind: its file system may be gone for good, and nothing depends on the folder. Facts: removed, left. An
-    error does not stop the removal of the other objects; the first error is raised at the end.
+    error does not stop the removal of the other objects, but a cluster that does not answer is not asked again, which
+    may take minutes for each; the first error is raised at the end.
     """
     removed: list[str] = []
     left: list[str] = []
     errors: list[Exception] = []
+    silent: set[ClusterSide] = set()
     underway = _phases_at_work(run)
     bases = {base.snapshot for base in run.ledger.bases.there()}
     read_only_stays = stays_read_only(run.ledger, aborted=aborted)
     for item in run.ledger.objects.all():
-        if item.state == "removed" or item.kind in ("table", "durability"):
-            continue
-        if item.kind == "read-only table" and read_only_stays:
+        stays = item.kind in ("table", "durability") or (item.kind == "read-only table" and read_only_stays)
+        if item.state == "removed" or stays:
             continue
         name = named(item)
+        if item.cluster in silent and item.kind != "folder":
+            left.append(name)
+            continue
         try:
             there = _remove(run, item)
         except Exception as error:  # go on with the other objects
@@ -115,6 +119,8 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
                 log.warning("%s is no longer needed but cannot be deleted; delete it yourself: %s", name, error)
             else:
                 errors.append(error)
+                if isinstance(error, TransientError):
+                    silent.add(item.cluster)
             continue
         if not there and item.state == "planned" and underway:
             left.append(name)
@@ -129,9 +135,8 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
         removed.append(name)
         log.info("removed %s", name)
     try:  # last, since this may wait for a lease
-        at_work = bool(underway)
         restored, others = (
-            restore(run, at_work=at_work, wait_seconds=LEASE_SECONDS) if isinstance(run, Run) else ([], [])
+            restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS) if isinstance(run, Run) else ([], [])
         )
     except Exception as error:
         errors.append(error)

@@ -46,7 +46,8 @@ log = logging.getLogger(__name__)
 
 
 class NotCutError(TransientError):
-    """The source's log could not be cut: a server does not answer, or regions keep moving. No batch was begun."""
+    """The source's log could not be cut or checked: a server or the master does not answer, or regions keep moving. No
+    batch was begun."""
 
 
 def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs | None = None) -> Round:
@@ -64,9 +65,9 @@ def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs |
         try:
             cut = _settled_cut(run, applied)
             files = _pending(run, see(run, cut))
+            check_complete(run, cut.files)
         except TransientError as error:
             raise NotCutError(error.message, **error.facts) from error
-        check_complete(run, cut.files)
         early = open_logs.settle(cut, files, applied, route) if open_logs else sent_before(run, cut)
         batch = _batch(files, applied, cut.after, cut.started_ms, cut.before, cut.regions, early.followed)
         mark_overtaken(run, route, batch.files)

@@ -15,7 +15,7 @@ from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.apply.bulk_loader import staging_folder
 from walferry.cutover.ways_out import abort
-from walferry.errors import TransientError
+from walferry.errors import TransientError, WalferryError
 from walferry.ledger import Ledger
 from walferry.replay.keeping import by_peer, objects, protect
 from walferry.replay.keeping.objects import release
@@ -127,7 +127,7 @@ def test_what_cannot_be_removed_keeps_nothing_else(
     run: Run, source: Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(peer: str) -> bool:
-        raise TransientError(f"{peer} stays")
+        raise WalferryError(f"{peer} stays")
 
     deleted: list[str] = []
 
@@ -147,13 +147,50 @@ def test_what_cannot_be_removed_keeps_nothing_else(
     run.ledger.objects.made("source", "snapshot", "snap")
     with monkeypatch.context() as patch:
         patch.setattr(source, "remove_peer", fails)
-        with pytest.raises(TransientError, match="stays"):
+        with pytest.raises(WalferryError, match="stays"):
             abort(run, "enough")
     assert deleted == ["snap", "durability"]
     assert f"run {run.run_id} could not remove peer {run.peer} at the source: repeat this" in caplog.text
     assert {item.kind: item.state for item in run.ledger.objects.all()} == {"peer": "made", "snapshot": "removed"}
     abort(run, "enough")
     assert source.there == set()
+
+
+def test_a_cluster_that_does_not_answer_is_asked_once(
+    run: Run, source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A master that is gone would cost over two minutes for each object; folders and the other cluster are apart."""
+    asked: list[str] = []
+
+    def delete_at(cluster: str, name: str) -> bool:
+        asked.append(f"{name} at {cluster}")
+        if cluster == "source":
+            raise TransientError("the master does not answer")
+        return True
+
+    monkeypatch.setattr(objects, "restore", lambda *_, **__: ([], []))
+    source.__dict__ |= {
+        "delete_snapshot": lambda name: delete_at("source", name),
+        "address": SimpleNamespace(user="me", security=None, tls=None),
+    }
+    there = SimpleNamespace(delete_snapshot=lambda name: delete_at("target", name), close=lambda: None)
+    run.__dict__["target"] = there
+    (tmp_path / "copies").mkdir()
+    for cluster, kind, name in (
+        ("source", "snapshot", "one"),
+        ("source", "snapshot", "two"),
+        ("source", "folder", f"file://{tmp_path}/copies"),
+        ("target", "snapshot", "three"),
+    ):
+        run.ledger.objects.plan(cluster, kind, name)  # type: ignore[arg-type]
+        run.ledger.objects.made(cluster, kind, name)  # type: ignore[arg-type]
+    with pytest.raises(TransientError, match="does not answer"):
+        abort(run, "enough")
+    assert len(asked) == 2
+    assert "three at target" in asked
+    assert not (tmp_path / "copies").exists()
+    left = {item.name for item in run.ledger.objects.all() if item.state == "made"}
+    assert left == {"one", "two"}
 
 
 def test_the_user_in_a_folders_url_deletes_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

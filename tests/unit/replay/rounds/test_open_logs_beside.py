@@ -108,6 +108,9 @@ def test_while_released_edits_are_applied_nothing_is_sent_and_a_log_that_cannot_
             time.sleep(0.01)
         raise TransientError("a server does not answer", server="rs,1,1")
 
+    def no_master(*_: Any) -> None:
+        raise TransientError("the master does not answer")  # which 2.x is asked for the peer
+
     open_logs = follow()
     for name in ("continue_batch", "lease_check_of", "kept_lines"):
         monkeypatch.setattr(rounds, name, lambda *_: None)
@@ -117,6 +120,11 @@ def test_while_released_edits_are_applied_nothing_is_sent_and_a_log_that_cannot_
     with pytest.raises(NotCutError, match="a server does not answer") as raised:
         rounds.run_round(run, cast(SparkSession, None), ROUTE, open_logs)
     assert raised.value.server == "rs,1,1"
+    monkeypatch.setattr(rounds, "_settled_cut", lambda *_: cut_of(run, NOW))
+    monkeypatch.setattr(rounds, "check_complete", no_master)
+    with pytest.raises(NotCutError, match="the master does not answer"):
+        rounds.run_round(run, cast(SparkSession, None), ROUTE)
+    reached.pop()
     assert (reached, sent) == (["released after 0"], [1])
 
 
