@@ -12,7 +12,7 @@ from unit.streams.test_stream_spec import SPEC, unknown
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
-from walferry.replay.keeping import obstacles
+from walferry.run import log_folder
 from walferry.storage import Local
 from walferry.streams import plan
 from walferry.streams.stream_spec import parse_stream_spec, resolve_stream
@@ -38,7 +38,7 @@ def refusal(version: str, root: Path, patch: pytest.MonkeyPatch) -> str:
     keys = SPEC["source"] | {"rootdir": f"hdfs://nn:8020{root}"}
     spec = resolve_stream(parse_stream_spec(SPEC | {"source": keys}, origin="x"), unknown)
     patch.setattr(plan, "file_system", lambda cluster: Local())
-    patch.setattr(obstacles, "log_files_of", lambda _: Local())
+    patch.setattr(log_folder, "log_files_of", lambda _: Local())
     patch.setattr(plan, "HBaseClient", lambda address: Source(version, address))
     with pytest.raises(UsageError) as raised:
         plan.examine(spec)

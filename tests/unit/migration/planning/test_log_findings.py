@@ -10,7 +10,7 @@ from unit.formats.wal_builder import TRAILER, header
 from unit.migration.planning.versions import of_version
 from walferry.hbase.address import ClusterAddress
 from walferry.migration.planning.log_findings import codec_findings, peer_findings, wal_folder_findings
-from walferry.replay.keeping import obstacles
+from walferry.run import log_folder
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
 
@@ -60,7 +60,7 @@ def test_the_newest_log_with_a_header_tells_the_codec(tmp_path: Path) -> None:
 
 
 def test_logs_elsewhere_are_refused_on_either_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(obstacles, "log_files_of", lambda _: Local())
+    monkeypatch.setattr(log_folder, "log_files_of", lambda _: Local())
     client = of_version("2.6.3", None, ClusterAddress("zk:2181", rootdir=f"hdfs://nn:8020{tmp_path}"))
     found = list(wal_folder_findings({"source": client, "target": client}))
     assert [(one.level, one.subject) for one in found] == [("refuse", "source"), ("refuse", "target")]
