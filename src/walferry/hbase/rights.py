@@ -50,11 +50,17 @@ class Right:
 
 def as_refused(user: str, lacking: Sequence[Right]) -> str:
     """What is wrong and what to do, as a sentence without its full stop."""
-    commands = "; ".join(right.command(user) for right in lacking)
     return (
-        f"HBase does not grant {user} {', '.join(map(str, lacking))}; in HBase's shell: {commands}. Or name another "
-        "user or principal"
+        f"HBase does not grant {user} {', '.join(map(str, lacking))}; in HBase's shell: {commands(user, lacking)}. Or "
+        "name another user or principal"
     )
+
+
+def commands(user: str, rights: Sequence[Right]) -> str:
+    """The lines of HBase's shell that grant them. Who lacks a right on a namespace is not told whether it exists."""
+    lines = "; ".join(right.command(user) for right in rights)
+    made = [f"create_namespace '{right.namespace}'" for right in rights if right.namespace not in ("", "default")]
+    return f"{lines} (before that, if it does not exist: {'; '.join(made)})" if made else lines
 
 
 def lacking_rights(client: Calls, wanted: Sequence[Right]) -> list[Right] | None:

@@ -41,9 +41,8 @@ def _grants(source: HBaseClient, table: str) -> Iterator[Finding]:
 
 def _quotas(source: HBaseClient, tables: list[str]) -> Iterator[Finding]:
     """Quotas of tables and their namespaces (rows of QuotaTableUtil)."""
-    rows = sorted(
-        {f"t.{table}" for table in tables} | {f"n.{table.partition(':')[0]}" for table in tables if ":" in table}
-    )
+    namespaces = {table.rpartition(":")[0] or "default" for table in tables}
+    rows = sorted({f"t.{table}" for table in tables} | {f"n.{name}" for name in namespaces})
     try:
         if not source.table_exists(_QUOTAS):
             return

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.rights import Right, as_refused
+from walferry.hbase.rights import Right, as_refused, commands
 from walferry.hbase.server_pages import master_settings, some_settings
 from walferry.migration.planning.finding import Finding
-from walferry.run.run import data_folder
+from walferry.run.run import archive_folder, data_folder
 from walferry.run.spec import ResolvedSpec
 from walferry.snapshots.manifest import SNAPSHOTS
-from walferry.storage import WebHdfs
+from walferry.storage import PermissionDeniedError, WebHdfs
 from walferry.wal.copies import hdfs_of
 
 UMASK = "fs.permissions.umask-mode"
@@ -24,19 +25,40 @@ _LOOKED_AT = 5
 
 @dataclass(frozen=True)
 class _Folder:
-    """A folder that the run reads, with all below it, or only passes through ("--x")."""
+    """A folder that the run reads, with all below it, or only passes through ("--x"). `grows`: HBase makes files and
+    folders in it that the run reads."""
 
     path: str
     action: Literal["r-x", "--x"] = "r-x"
+    grows: bool = True
+
+
+@dataclass(frozen=True)
+class _Area:
+    """Folders whose modes a master sets to the same setting, `perms`."""
+
+    files: WebHdfs
+    perms: str
+    of_hbase: str
+    """what only HBase's own user and superusers of this HDFS may write"""
+    folders: tuple[_Folder, ...]
+
+    def is_closed(self) -> bool:
+        """Whether the user has only rights that can be taken away."""
+        return self.files.allows(self.of_hbase, "-w-") is False
 
 
 def hbase_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient) -> Iterator[Finding]:
     """Rights that HBase does not grant: at the source to roll logs, take snapshots and set READONLY (ADMIN) and to
     read; at the target to send edits (WRITE, ReplicateWALEntry) and to make tables."""
     namespaces = sorted({pair.target.rpartition(":")[0] or "default" for pair in spec.tables})
+    if spec.history == "clone":  # a snapshot that another has taken (AccessController.preCloneSnapshot)
+        to_make = [Right("ADMIN")]
+    else:
+        to_make = [Right("ADMIN", namespace=name) for name in namespaces]
     wanted = {
         "source": [Right("ADMIN"), *(Right("READ", pair.source) for pair in spec.tables)],
-        "target": [Right("WRITE"), *(Right("ADMIN", namespace=name) for name in namespaces)],
+        "target": [Right("WRITE"), *to_make],
     }
     for side, client in (("source", source), ("target", target)):
         lacking = client.lacking_rights(wanted[side])
@@ -46,37 +68,35 @@ def hbase_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient)
         if lacking:
             yield Finding("refuse", side, as_refused(client.address.user, lacking))
         elif lacking is None and client.address.security is not None and not client.release.tells_rights:
-            commands = "; ".join(right.command(client.address.user) for right in wanted[side])
             yield Finding(
                 "warn", side, f"HBase {client.version()} does not tell what it grants: whether {client.address.user} "
-                f"has what the run needs is unknown ({commands})",
+                f"has what the run needs is unknown; what grants it: {commands(client.address.user, wanted[side])}",
             )  # fmt: skip
 
 
 def file_findings(spec: ResolvedSpec, source: HBaseClient) -> Iterator[Finding]:
     """What the user may not read of the source's files, now, or once a master has started or HBase has made others."""
     address = spec.source.address()
-    files, root, wals = hdfs_of(address), address.root_path, address.wal_path
-    logs = files if address.of_log == address else hdfs_of(address.of_log)
-    tables = _to_tables(root, [pair.source for pair in spec.tables])
-    folders = [
-        *((logs, _Folder(f"{wals}/{name}")) for name in ("WALs", "oldWALs")),
-        *((files, folder) for folder in (_Folder(f"{root}/{SNAPSHOTS}"), _Folder(f"{root}/archive"), *tables)),
-    ]
-    found = [finding for where, folder in folders for finding in _unreadable(where, folder)]
+    areas = _areas(address, [pair.source for pair in spec.tables])
+    closes = address.security is not None and not _open_to_others(address)
+    found = [finding for area in areas for folder in area.folders for finding in _unreadable(area.files, folder)]
+    if closes:
+        found += _no_snapshots_yet(hdfs_of(address), _Folder(f"{address.root_path}/{SNAPSHOTS}", "--x"))
     yield from found
-    if found or address.security is None or files.allows(f"{root}/hbase.id", "rw-") is not False:
-        return  # only HBase's own user and superusers of HDFS may write that file: nothing takes their rights away
+    if found or address.security is None or not (areas := [area for area in areas if area.is_closed()]):
+        return
+    user = areas[0].files.user
     settings = master_settings(source) or next(iter(some_settings(source)), None)
-    yield from _taken_back(settings, files.user, sorted({root, wals}))
+    yield from _taken_back(settings, user, [area.perms for area in areas])
     if settings is not None and _bits(settings.get(UMASK, "022"), unreadable=0) & _GROUP:
         yield Finding(
             "refuse", "source", f"{UMASK} is {settings[UMASK]} at the source's servers: HBase's new files would be "
-            f"closed to {files.user}, whatever their ACL says. Set it to 022 or 027 in their core-site.xml or "
+            f"closed to {user}, whatever their ACL says. Set it to 022 or 027 in their core-site.xml or "
             "hbase-site.xml, and restart them one by one",
         )  # fmt: skip
-    for where, folder in folders:
-        yield from _not_inherited(where, folder, logs, f"{wals}/WALs")
+    for area in areas if closes else []:
+        for folder in area.folders:
+            yield from _not_inherited(area.files, folder)
 
 
 def foreign_log_findings(spec: ResolvedSpec) -> Iterator[Finding]:
@@ -91,24 +111,37 @@ def foreign_log_findings(spec: ResolvedSpec) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _to_tables(root: str, tables: list[str]) -> Iterator[_Folder]:
-    """The folders of tables, each after those that lead to it."""
+def _areas(address: ClusterAddress, tables: list[str]) -> list[_Area]:
+    """The folders of a source that the run reads, each after those that lead to it."""
+    files, root, wals = hdfs_of(address), address.root_path, address.wal_path
     data = [data_folder(root, table) for table in tables]
-    for path in sorted({f"{root}/data", *(folder.rpartition("/")[0] for folder in data)}):
-        yield _Folder(path, "--x")
-    for path in data:
-        yield _Folder(path)
+    archived = [archive_folder(root, table) for table in tables]
+    log = tuple(_Folder(f"{wals}/{name}") for name in ("WALs", "oldWALs"))
+    others = (
+        # Others' snapshots are not read. A snapshot is made in .tmp, and has the ACL of that when it is moved up.
+        *(_Folder(path, "--x") for path in (f"{root}/{SNAPSHOTS}", f"{root}/{SNAPSHOTS}/.tmp")),
+        # HBase's cleaner removes folders that are empty from the archive, and HBase makes them again.
+        *(_Folder(path, "--x") for path in (f"{root}/archive", f"{root}/archive/data", *_parents(archived))),
+        *map(_Folder, archived),
+        *(_Folder(path, "--x", grows=False) for path in (f"{root}/data", *_parents(data))),
+        *map(_Folder, data),
+    )
+    of_root = _Area(files, "hbase.rootdir.perms", f"{root}/hbase.id", others)
+    if address.waldir is None or (address.wal_webhdfs is None and wals == root):
+        return [replace(of_root, folders=(*log, *others))]
+    return [of_root, _Area(hdfs_of(address.of_log), "hbase.wal.dir.perms", f"{wals}/WALs", log)]
+
+
+def _parents(paths: list[str]) -> list[str]:
+    return sorted({path.rpartition("/")[0] for path in paths})
 
 
 def _unreadable(files: WebHdfs, folder: _Folder) -> Iterator[Finding]:
     allowed = files.allows(folder.path, folder.action)
-    if allowed and folder.action == "r-x":
-        if (closed := _closed_below(files, folder.path)) is not None:
-            yield _refused(files, folder, closed)
-    elif allowed is False:
+    if allowed is False:
         yield _refused(files, folder, folder.path)
-    elif allowed is None and folder.path.endswith(SNAPSHOTS) and _is_missing(files, folder.path):
-        yield from _no_snapshots_yet(files, folder)
+    elif allowed and folder.action == "r-x" and (closed := _closed_below(files, folder.path)) is not None:
+        yield _refused(files, folder, closed)
 
 
 def _refused(files: WebHdfs, folder: _Folder, path: str) -> Finding:
@@ -121,13 +154,9 @@ def _refused(files: WebHdfs, folder: _Folder, path: str) -> Finding:
 
 def _command(user: str, folder: _Folder) -> str:
     """The command that gives the right."""
-    if folder.action == "--x":
-        return f"hdfs dfs -setfacl -m user:{user}:--x {folder.path}"
-    return f"hdfs dfs -setfacl -R -m user:{user}:r-x,default:user:{user}:r-x {folder.path}"
-
-
-def _is_missing(files: WebHdfs, path: str) -> bool:
-    return files.status(path) is None
+    inherited = f",default:user:{user}:r-x" if folder.grows else ""
+    with_all_below = "-R " if folder.action == "r-x" else ""
+    return f"hdfs dfs -setfacl {with_all_below}-m user:{user}:{folder.action}{inherited} {folder.path}"
 
 
 def _no_snapshots_yet(files: WebHdfs, folder: _Folder) -> Iterator[Finding]:
@@ -135,7 +164,8 @@ def _no_snapshots_yet(files: WebHdfs, folder: _Folder) -> Iterator[Finding]:
     root = files.status(folder.path.rpartition("/")[0])
     if root is None or root.owner is None or root.owner.user == files.user:
         return
-    if files.allows(f"{root.path}/hbase.id", "rw-") is False:
+    missing = files.allows(folder.path, folder.action) is None and files.status(folder.path) is None
+    if missing and files.allows(f"{root.path}/hbase.id", "-w-") is False:
         yield Finding(
             "refuse", "source", f"{folder.path} does not exist yet, and HBase would close it to {files.user}; as a "
             f"superuser of its HDFS: hdfs dfs -mkdir {folder.path}; hdfs dfs -chown {root.owner.user} {folder.path}; "
@@ -156,11 +186,11 @@ def _closed_below(files: WebHdfs, path: str) -> str | None:
     return None if below is None else _closed_below(files, below.path)
 
 
-def _taken_back(settings: Mapping[str, str] | None, user: str, roots: list[str]) -> Iterator[Finding]:
-    """Rights that end when a master becomes active: under Kerberos it sets the mode of WALs, oldWALs, archive and data
-    to `hbase.rootdir.perms`, by default 700, and so the most that entries of an ACL and the group may do
-    (MasterFileSystem.checkSubDir). `settings`: the master's, or else a region server's; None if neither are shown."""
-    names = ["hbase.rootdir.perms"] + (["hbase.wal.dir.perms"] if len(roots) > 1 else [])
+def _taken_back(settings: Mapping[str, str] | None, user: str, names: list[str]) -> Iterator[Finding]:
+    """Rights that end when a master becomes active: under Kerberos it sets the mode of archive and data to
+    `hbase.rootdir.perms`, and that of WALs and oldWALs to `hbase.wal.dir.perms` if they are elsewhere, by default 700,
+    and so the most that entries of an ACL and the group may do (MasterFileSystem.checkSubDir). `settings`: the
+    master's, or else a region server's; None if neither are shown."""
     if settings is None:
         yield Finding(
             "warn", "source", f"the web pages (/conf) of the source's servers do not answer, so it is unknown whether "
@@ -186,12 +216,12 @@ def _bits(mode: str, *, unreadable: int) -> int:
         return unreadable
 
 
-def _not_inherited(files: WebHdfs, folder: _Folder, logs: WebHdfs, wals: str) -> Iterator[Finding]:
+def _not_inherited(files: WebHdfs, folder: _Folder) -> Iterator[Finding]:
     """An ACL that HBase's new files in a folder will not have, where its umask closes them to others."""
     mine = f"user:{files.user}:"
-    entries = files.acl(folder.path) if folder.action == "r-x" else []
+    entries = files.acl(folder.path) if folder.grows else []
     readable = any(entry.startswith(f"default:{mine}r-x") for entry in entries)
-    if any(entry.startswith(mine) for entry in entries) and not readable and not _open_to_others(logs, wals):
+    if any(entry.startswith(mine) for entry in entries) and not readable:
         yield Finding(
             "refuse", "source", f"{folder.path} has no default entry for {files.user} in its ACL, so what HBase makes "
             f"there from now on is closed to {files.user}; as a superuser of its HDFS: "
@@ -199,10 +229,10 @@ def _not_inherited(files: WebHdfs, folder: _Folder, logs: WebHdfs, wals: str) ->
         )  # fmt: skip
 
 
-def _open_to_others(logs: WebHdfs, wals: str) -> bool:
+def _open_to_others(address: ClusterAddress) -> bool:
     """Whether the umask of HBase's servers lets everybody read, as the folders of their logs show."""
     try:
-        folders = logs.list(wals)
-    except FileNotFoundError:
+        folders = hdfs_of(address.of_log).list(f"{address.wal_path}/WALs")
+    except (FileNotFoundError, PermissionDeniedError):
         return False
-    return all((one.mode or 0) & 0o005 == 0o005 for one in folders)
+    return bool(folders) and all((one.mode or 0) & 0o005 == 0o005 for one in folders)

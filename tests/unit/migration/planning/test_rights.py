@@ -10,7 +10,9 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from unit.migration.planning.versions import of_version
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.errors import AccessDeniedError
+from walferry.hbase.rights import Right, as_refused
 from walferry.migration import plan
 from walferry.migration.planning import left_behind, rights
 from walferry.migration.planning.finding import Finding
@@ -21,6 +23,9 @@ from walferry.storage.filesystem import Owner
 
 FERRY = Kerberos("ferry@EXAMPLE.COM")
 ROOT = FileStatus("/hbase", 0, True, 1, 0, 0, Owner("hbase", "supergroup"), 0o711)
+SNAPSHOTS = "/hbase/.hbase-snapshot"
+ARCHIVE = "/hbase/archive"
+LOG_HDFS = "http://127.0.0.1:2"
 KEPT = {"hbase.rootdir.perms": "750", "hbase.wal.dir.perms": "750"}
 
 
@@ -29,30 +34,43 @@ class Files:
 
     user = "ferry"
 
-    def __init__(self, *missing: str, superuser: bool = False, there: FileStatus = ROOT) -> None:
-        self._missing, self._superuser = missing, superuser
+    def __init__(
+        self,
+        *missing: str,
+        superuser: bool = False,
+        there: FileStatus = ROOT,
+        umask: int = 0o027,
+        modes: dict[str, str] | None = None,
+        acls: dict[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        """`umask`: HBase's; `modes`: what the user may do with a path, if not all but to write; `acls`: of paths."""
+        self._missing, self._superuser, self._umask = missing, superuser, umask
         self._statuses = {status.path: status for status in (ROOT, there)}
+        self._modes, self._acls = modes or {}, acls or {}
 
     def allows(self, path: str, action: str) -> bool | None:
         if path in self._missing:
             return None
-        return self._superuser or "w" not in action
+        return self._superuser or set(action) <= set(self._modes.get(path, "r-x"))
 
     def status(self, path: str) -> FileStatus | None:
         return self._statuses.get(path)
 
     def list(self, path: str) -> list[FileStatus]:
-        return []
+        """In each folder one that HBase has made, and with it the paths that are known."""
+        if path.endswith("/WALs"):
+            return [FileStatus(f"{path}/rs,1,2", 0, True, 1, 0, 0, None, 0o777 & ~self._umask)]
+        return [FileStatus(one, 0, True, 1, 0, 0) for one in self._modes if one.rpartition("/")[0] == path]
 
     def acl(self, path: str) -> tuple[str, ...]:
-        return ()
+        return self._acls.get(path, ())
 
 
 def spec(**more: Any) -> ResolvedSpec:
     """A migration between clusters with Kerberos."""
     secured = {**SPEC["source"], "security": {"principal": "ferry@EXAMPLE.COM", "keytab": "/none"}}
     secured.pop("user", None)
-    source = secured | more.pop("source", {})
+    source = {key: value for key, value in (secured | more.pop("source", {})).items() if value is not None}
     return ResolvedSpec.model_validate(SPEC | {"source": source, "target": secured} | more)
 
 
@@ -60,8 +78,13 @@ def spec(**more: Any) -> ResolvedSpec:
 def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Finding]]:
     """What is found of a source's files, by the settings of its servers."""
 
-    def ask(settings: dict[str, str] | None, files: Files | None = None, **source: Any) -> list[Finding]:
-        monkeypatch.setattr(rights, "hdfs_of", lambda _: files or Files())
+    def ask(
+        settings: dict[str, str] | None, files: Files | None = None, of_log: Files | None = None, **source: Any
+    ) -> list[Finding]:
+        def hdfs_of(address: ClusterAddress) -> Files:
+            return (of_log if address.webhdfs == LOG_HDFS else files) or Files()
+
+        monkeypatch.setattr(rights, "hdfs_of", hdfs_of)
         monkeypatch.setattr(rights, "master_settings", lambda _: settings)
         return list(rights.file_findings(spec(source=source), of_version("2.6.3", settings)))
 
@@ -79,6 +102,25 @@ def test_each_setting_that_takes_rights_away_is_named(found: Callable[..., list[
     assert [one.message.split()[0] for one in apart] == ["hbase.rootdir.perms", "hbase.wal.dir.perms"]
     (log,) = found({"hbase.rootdir.perms": "0750"}, waldir="/wal")
     assert (log.level, log.message.split(":")[0]) == ("refuse", "hbase.wal.dir.perms is 700")
+    assert found({"hbase.rootdir.perms": "0750"}, waldir="/hbase") == [], "HBase takes that for no other folder"
+
+
+@pytest.mark.parametrize(
+    ("superusers", "refused"),
+    [
+        ((False, False), ["hbase.rootdir.perms", "hbase.wal.dir.perms"]),
+        ((True, False), ["hbase.wal.dir.perms"]),
+        ((False, True), ["hbase.rootdir.perms"]),
+        ((True, True), []),
+    ],
+)
+def test_a_log_on_another_hdfs_has_its_own_setting_and_superusers(
+    superusers: tuple[bool, bool], refused: list[str], found: Callable[..., list[Finding]]
+) -> None:
+    """Also where its path is that of the root folder."""
+    root, log = (Files(superuser=one) for one in superusers)
+    findings = found({}, root, log, waldir="hdfs://logs/hbase", wal_webhdfs=LOG_HDFS)
+    assert [one.message.split()[0] for one in findings] == refused
 
 
 def test_settings_that_no_server_shows_are_unknown(found: Callable[..., list[Finding]]) -> None:
@@ -102,9 +144,80 @@ def test_a_superuser_of_hdfs_reads_whatever_a_master_sets(found: Callable[..., l
 
 
 def test_the_folder_of_the_first_snapshot_is_to_be_made_before_it(found: Callable[..., list[Finding]]) -> None:
-    (missing,) = found(KEPT, Files("/hbase/.hbase-snapshot"))
-    assert "hdfs dfs -mkdir /hbase/.hbase-snapshot; hdfs dfs -chown hbase /hbase/.hbase-snapshot;" in missing.message
-    assert found(KEPT, Files("/hbase/.hbase-snapshot", superuser=True)) == []
+    (missing,) = found(KEPT, Files(SNAPSHOTS))
+    assert f"hdfs dfs -mkdir {SNAPSHOTS}; hdfs dfs -chown hbase {SNAPSHOTS};" in missing.message
+    assert found(KEPT, Files(SNAPSHOTS, superuser=True)) == []
+
+
+def test_the_folder_of_the_first_snapshot_is_made_by_hbase_where_it_lets_all_read(
+    found: Callable[..., list[Finding]],
+) -> None:
+    assert found(KEPT, Files(SNAPSHOTS, umask=0o022)) == []
+    assert found(KEPT, Files(SNAPSHOTS), security=None) == [], "an open cluster, whatever its umask"
+
+
+def test_what_is_others_below_the_archive_and_among_the_snapshots_may_be_closed(
+    found: Callable[..., list[Finding]],
+) -> None:
+    passed = {ARCHIVE: "--x", f"{ARCHIVE}/data": "--x", f"{ARCHIVE}/data/shop": "--x", SNAPSHOTS: "--x"}
+    closed = {f"{ARCHIVE}/data/bank": "---", f"{ARCHIVE}/data/shop/salaries": "---", f"{SNAPSHOTS}/nightly": "---"}
+    assert found(KEPT, Files(modes=passed | closed)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "action"),
+    [
+        (SNAPSHOTS, "--x"),
+        (f"{SNAPSHOTS}/.tmp", "--x"),
+        (ARCHIVE, "--x"),
+        (f"{ARCHIVE}/data", "--x"),
+        (f"{ARCHIVE}/data/shop", "--x"),
+        (f"{ARCHIVE}/data/shop/orders", "r-x"),
+    ],
+)
+def test_what_leads_to_the_snapshot_and_its_files_is_open_now_and_when_hbase_makes_it_again(
+    path: str, action: str, found: Callable[..., list[Finding]]
+) -> None:
+    below = "-R " if action == "r-x" else ""
+    command = f"hdfs dfs -setfacl {below}-m user:ferry:{action},default:user:ferry:r-x {path}"
+    (closed,) = found(KEPT, Files(modes={path: "---"}))
+    assert closed.message.endswith(command)
+    mine = (f"user:ferry:{action}",)
+    (fading,) = found(KEPT, Files(acls={path: mine}))
+    assert (fading.message.split()[0], fading.message.endswith(command)) == (path, True)
+    assert found(KEPT, Files(acls={path: (*mine, "default:user:ferry:r-x")})) == []
+    assert found(KEPT, Files(acls={path: mine}, umask=0o022)) == []
+
+
+def test_a_file_of_the_table_that_is_closed_is_found(found: Callable[..., list[Finding]]) -> None:
+    (closed,) = found(KEPT, Files(modes={f"{ARCHIVE}/data/shop/orders/r1": "---"}))
+    assert closed.message.startswith(f"ferry may not read {ARCHIVE}/data/shop/orders/r1")
+
+
+@pytest.mark.parametrize(
+    ("history", "target", "wanted"),
+    [
+        ("clone", "shop:orders", [Right("WRITE"), Right("ADMIN")]),
+        ("bulk", "shop:orders", [Right("WRITE"), Right("ADMIN", namespace="shop")]),
+        ("bulk", "orders", [Right("WRITE"), Right("ADMIN", namespace="default")]),
+    ],
+)
+def test_a_clone_of_a_snapshot_of_others_needs_a_global_right(history: str, target: str, wanted: list[Right]) -> None:
+    source, there = (of_version("2.6.3", security=FERRY) for _ in range(2))
+    source.lacking_rights = lambda wanted: []  # type: ignore[method-assign]
+    there.lacking_rights = list  # type: ignore[method-assign]
+    pairs = [{"source": "shop:orders", "target": target}]
+    (lacking,) = rights.hbase_findings(spec(history=history, tables=pairs), source, there)
+    assert lacking.message == as_refused("ferry", wanted)
+
+
+def test_the_namespace_is_made_before_a_right_on_it_is_granted() -> None:
+    assert as_refused("ferry", [Right("WRITE"), Right("ADMIN", namespace="shop")]) == (
+        "HBase does not grant ferry global WRITE, ADMIN on the namespace shop; in HBase's shell: grant 'ferry', 'W'; "
+        "grant 'ferry', 'A', '@shop' (before that, if it does not exist: create_namespace 'shop'). Or name another "
+        "user or principal"
+    )
+    assert "create_namespace" not in as_refused("ferry", [Right("ADMIN", namespace="default")])
 
 
 def test_what_a_version_does_not_tell_is_unknown_at_a_secured_cluster() -> None:
@@ -114,7 +227,7 @@ def test_what_a_version_does_not_tell_is_unknown_at_a_secured_cluster() -> None:
     open_to_all.lacking_rights = lambda wanted: None  # type: ignore[method-assign]
     (told,) = rights.hbase_findings(spec(), unknown, open_to_all)
     assert (told.level, told.subject) == ("warn", "source")
-    assert told.message.endswith("is unknown (grant 'ferry', 'A'; grant 'ferry', 'R', 'shop:orders')")
+    assert told.message.endswith("is unknown; what grants it: grant 'ferry', 'A'; grant 'ferry', 'R', 'shop:orders'")
 
 
 @pytest.mark.parametrize(
@@ -157,6 +270,9 @@ def test_what_stays_at_the_source_is_told_or_unknown(monkeypatch: pytest.MonkeyP
     told = {finding.message for finding in left_behind.left_behind(spec(), shown)}
     assert any(one.startswith("3 grants on it are not carried over") for one in told)
     assert any(one.startswith("quotas are not carried over: shop (") for one in told)
+    shown.scan = lambda _, row, stop: [b"x"] * (row == b"n.default")
+    told = {finding.message for finding in left_behind._quotas(shown, ["orders"])}
+    assert told == {"quotas are not carried over: default (list_quotas in HBase's shell)"}
     none: Any = SimpleNamespace(table_exists=lambda name: False)
     monkeypatch.setattr(left_behind, "hdfs_of", lambda _: Files())
     assert list(left_behind.left_behind(spec(), none)) == []
