@@ -41,10 +41,12 @@ pytestmark = pytest.mark.cluster
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
 PROGRAM = Path(__file__).parent / "Rights.java"
 TABLE = "shop:orders"
-ADMIN, USER, SUPERUSER = "admin", "ferry", "captain"
+ADMIN, USER, SUPERUSER, CLONER = "admin", "ferry", "captain", "cloner"
 MODE = "hbase.rootdir.perms"
 UMASK = {"fs.permissions.umask-mode": "027"}
 """of a cluster that shows nothing to others: only default entries of ACLs open what HBase makes"""
+UNCLEANED = {"hbase.master.cleaner.interval": "7200000"}
+"""The cleaner would remove folders whose ACL a test is about to change."""
 
 
 def commands(heading: str, user: str = USER) -> list[str]:
@@ -63,7 +65,7 @@ def undone(command: str) -> list[str]:
     if (grant := re.fullmatch(r"grant ('\w+'), '\w+'(.*)", command)) is not None:
         return [f"revoke {grant[1]}{grant[2]}"]
     if (acl := re.fullmatch(r"hdfs dfs -setfacl (-R )?-m (user:\w+:)\S+ (\S+)", command)) is not None:
-        inherited = [f"hdfs dfs -setfacl -x default:{acl[2]} {acl[3]}"] if acl[1] else []
+        inherited = [f"hdfs dfs -setfacl -x default:{acl[2]} {acl[3]}"] if ",default:" in command else []
         return [f"hdfs dfs -setfacl {acl[1] or ''}-x {acl[2]} {acl[3]}", *inherited]
     return ["hdfs dfs -chown hbase /hbase/staging/walferry"] if f"-chown {USER} " in command else []
 
@@ -106,12 +108,15 @@ def as_user(cluster: MiniCluster, user: str) -> MiniCluster:
 
 @pytest.fixture(scope="module")
 def sides(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MiniCluster, MiniCluster]]:
-    """Two secured clusters; only the source keeps the rights on its files when a master starts."""
+    """Two secured clusters; only the source keeps the rights on its files when a master starts. At the target, HDFS has
+    a superuser who is none of HBase."""
     folder = tmp_path_factory.mktemp("rights")
     security = Secured(kdc, superusers=(ADMIN, SUPERUSER), hdfs_superusers=(ADMIN,))
-    kept = {**QUICK_SITE, **UMASK, MODE: "750", "hbase.master.info.port": "0", "hbase.quota.enabled": "true"}
+    common = {**QUICK_SITE, **UMASK, **UNCLEANED}
+    kept = {**common, MODE: "750", "hbase.master.info.port": "0", "hbase.quota.enabled": "true"}
     source = MiniCluster(folder / "source", Ports.free(), False, kept, security=security)
-    target = MiniCluster(folder / "target", Ports.free(), False, {**QUICK_SITE, **UMASK}, security=security)
+    loaded = replace(security, hdfs_superusers=(ADMIN, CLONER))
+    target = MiniCluster(folder / "target", Ports.free(), False, common, security=loaded)
     with quick():
         boot(source, target)
         try:
@@ -324,6 +329,47 @@ def test_a_superuser_of_hbase_who_is_none_of_hdfs_runs_a_whole_migration_with_a_
         there.run(*AT_TARGET)
 
 
+@pytest.fixture
+def cloning(
+    keys: dict[str, Any],
+    source: MiniCluster,
+    target: MiniCluster,
+    here: Administrator,
+    there: Administrator,
+) -> Iterator[dict[str, Any]]:
+    """A spec of a migration by a clone, whose user may do what the document says, but for the grant of a clone."""
+    own_folder = (f"hdfs dfs -mkdir -p /user/{CLONER}", f"hdfs dfs -chown {CLONER} /user/{CLONER}")
+    here.run(*commands("At the source", CLONER), *own_folder)
+    there.run(*(line for line in commands("At the target", CLONER) if line.startswith("grant ")))
+    spec = with_user(keys, {"source": source, "target": target}, CLONER)
+    tables = [{"source": TABLE, "target": "shop:cloned"}]
+    stage = keys["stage"].replace(f"/{USER}/", f"/{CLONER}/")
+    yield {**spec, "name": f"{keys['name']}_clone", "tables": tables, "history": "clone", "stage": stage}
+    there.run(f"revoke '{CLONER}'", f"revoke '{CLONER}', '@shop'")
+
+
+def test_a_clone_needs_a_global_right_at_the_target_and_the_plan_says_so(
+    cloning: dict[str, Any], keys: dict[str, Any], there: Administrator
+) -> None:
+    (found,) = refusals(cloning)
+    (command,) = commands("With a clone", CLONER)
+    assert (found.subject, f"global ADMIN; in HBase's shell: {command}." in found.message) == ("target", True)
+    there.run(command)
+    assert refusals(cloning) == []
+    by_another = "\n".join(one.message for one in refusals(keys, history="clone"))
+    assert "global ADMIN; in HBase's shell: grant 'ferry', 'A'" in by_another
+    assert "ferry may not write to /hbase" in by_another
+
+
+@pytest.mark.long
+def test_a_user_with_the_rights_for_a_clone_runs_a_whole_migration(
+    cloning: dict[str, Any], source: MiniCluster, target: MiniCluster, there: Administrator, tmp_path: Path
+) -> None:
+    there.run(f"revoke '{CLONER}', '@shop'", *commands("With a clone", CLONER))
+    assert is_equal(move(tmp_path, source, cloning))
+    clean(source, target, "shop:cloned")
+
+
 @pytest.mark.long
 def test_rights_outlast_the_start_of_a_master(
     keys: dict[str, Any], source: MiniCluster, target: MiniCluster, tmp_path: Path
@@ -409,7 +455,7 @@ def test_a_1_x_is_never_loaded_in_bulk_and_rights_that_it_does_not_tell_end_the_
     found = planned(spec)
     assert [finding for finding in found if finding.level == "refuse"] == []
     assert any("edits go by rpc, never in bulk" in finding.message for finding in found)
-    unknown = "is unknown (grant 'ferry', 'W'; grant 'ferry', 'A', '@shop')"
+    unknown = "is unknown; what grants it: grant 'ferry', 'W'; grant 'ferry', 'A'"
     assert any(unknown in finding.message for finding in found)
     (tmp_path / "move.yaml").write_text(yaml.safe_dump(spec))
     moved = walferry(tmp_path, "start", "move.yaml", "--yes")
