@@ -39,6 +39,12 @@ class Target:
     qop: Protection | None = None
     """with Kerberos"""
     tls: bool = False
+    data_transfer: tuple[Protection, ...] = ("authentication",)
+    """of the target's HDFS, with Kerberos"""
+
+    def secured(self, kdc: Kdc) -> Secured | None:
+        """What its cluster is booted with."""
+        return None if self.qop is None else Secured(kdc, qop=self.qop, data_transfer=self.data_transfer)
 
 
 TARGETS = (
@@ -48,6 +54,7 @@ TARGETS = (
     Target("auth-conf", "privacy"),
     Target("TLS", tls=True),
     Target("auth and TLS", "authentication", tls=True),
+    Target("auth, HDFS with privacy", "authentication", data_transfer=("privacy",)),
 )
 
 
@@ -98,8 +105,8 @@ def booted(folder: Path, kdc: Kdc) -> Iterator[dict[str, Bench]]:
     source = source_in(folder)
     targets = {
         target.name: MiniCluster(
-            folder / target.name.replace(" ", "-"), Ports.free(), False, of_rpc(authority) if target.tls else {},
-            hbase_heap=HEAP, security=None if target.qop is None else Secured(kdc, qop=target.qop),
+            folder / target.name.replace(" ", "-").replace(",", ""), Ports.free(), False, of_rpc(authority) if target.tls else {},
+            hbase_heap=HEAP, security=target.secured(kdc),
             tls=tls if target.tls else None,
         )
         for target in TARGETS

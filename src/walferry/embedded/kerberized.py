@@ -35,8 +35,8 @@ class Secured:
     """Kerberos for all servers of a cluster, with the KDC `kdc`, which is not booted here.
 
     `service` is the primary of HBase's principals; `qop` is hbase.rpc.protection and Thrift's; `acls`: HBase checks
-    rights; `zookeeper` is ZooKeeper's primary, None: it asks for no login and its nodes are open. `user` is whom the
-    cluster's address names, `superusers` those of HBase beside its own, `hdfs_superusers` those of HDFS.
+    rights; `zookeeper` is ZooKeeper's primary, None: it asks for no login and its nodes are open. `data_transfer` is
+    dfs.data.transfer.protection, of which clients take the first that they can. `user` is whom the cluster's address names, `superusers` those of HBase beside its own, `hdfs_superusers` those of HDFS.
     """
 
     kdc: Kdc
@@ -44,6 +44,7 @@ class Secured:
     qop: Protection = "authentication"
     acls: bool = True
     zookeeper: str | None = "zookeeper"
+    data_transfer: tuple[Protection, ...] = ("privacy", "integrity", "authentication")
     user: str = "ferry"
     superusers: tuple[str, ...] = ("ferry",)
     hdfs_superusers: tuple[str, ...] = ("ferry",)
@@ -123,7 +124,7 @@ class Secured:
             "dfs.web.authentication.kerberos.keytab": self._keytab,
             "dfs.permissions.superusergroup": _SUPERGROUP,
             "dfs.block.access.token.enable": "true",
-            "dfs.data.transfer.protection": "privacy,integrity,authentication",
+            "dfs.data.transfer.protection": ",".join(self.data_transfer),
             "dfs.http.policy": "HTTP_ONLY",
             # Data nodes would want ports below 1024 or HTTPS; SASL protects their data without either.
             "ignore.secure.ports.for.testing": "true",
