@@ -7,6 +7,7 @@ result is checked by a plain scan.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -105,7 +106,7 @@ def booted(folder: Path, kdc: Kdc) -> Iterator[dict[str, Bench]]:
     source = source_in(folder)
     targets = {
         target.name: MiniCluster(
-            folder / target.name.replace(" ", "-").replace(",", ""), Ports.free(), False, of_rpc(authority) if target.tls else {},
+            folder / re.sub(r"\W+", "-", target.name), Ports.free(), False, of_rpc(authority) if target.tls else {},
             hbase_heap=HEAP, security=target.secured(kdc),
             tls=tls if target.tls else None,
         )

@@ -102,7 +102,7 @@ def test_names_of_realm_and_services_may_be_others_and_zookeeper_may_ask_for_no_
         with MiniCluster.start(tmp_path / "cluster", thrift=False, security=security) as cluster:
             identity = security.identity()
             assert identity.principal == "anna@OTHER.ORG"
-            assert identity.service_principal(identity.service, "localhost") == "hbprod/localhost@OTHER.ORG"
+            assert identity.service_principal(security.service, "localhost") == "hbprod/localhost@OTHER.ORG"
             write_a_table(cluster, "t")
             assert tables(cluster) == ["t"]
             client = KazooClient(cluster.address.zookeeper)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -107,6 +108,15 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
     }
     hbase_site = {**QUICK_SITE, **of_rpc(authority)}
     with quick(), MiniCluster.start(folder / "cluster", hbase_site=hbase_site, hdfs_site=hdfs_site, tls=tls) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def half(kdc: Kdc, other: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCluster]:
+    """A cluster of which only HDFS asks for a login. Requests `other`, which sets the krb5.conf of all."""
+    folder = tmp_path_factory.mktemp("half")
+    security = Secured(kdc, hbase=False, zookeeper=None, user=OLD_USER, hdfs_superusers=(OLD_USER,))
+    with quick(), MiniCluster.start(folder / "cluster", hbase_site=QUICK_SITE, security=security) as cluster:
         yield cluster
 
 
@@ -217,12 +227,16 @@ def open_nodes(client: HBaseClient) -> set[str]:
     return {path for path in nodes_of(client) if znodes._is_open(client.zk, path)}
 
 
-@pytest.mark.parametrize("secured", ["source", "target"])
+HALF = (pytest.param(side, "half", marks=pytest.mark.matrix) for side in ("source", "target"))
+
+
+@pytest.mark.parametrize(("side", "secured"), [("source", "target"), ("target", "target"), *HALF])
 def test_a_table_moves_between_a_secured_cluster_and_an_open_one_behind_tls(
-    secured: str, target: MiniCluster, opened: MiniCluster, hunt: Hunt, monkeypatch: pytest.MonkeyPatch
+    side: str, secured: str, opened: MiniCluster, hunt: Hunt, monkeypatch: pytest.MonkeyPatch, request: Any
 ) -> None:
     monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")  # by Spark's workers
-    here, there = (target, opened) if secured == "source" else (opened, target)
+    cluster: MiniCluster = request.getfixturevalue(secured)
+    here, there = (cluster, opened) if side == "source" else (opened, cluster)
     table = unique()
     keys = spec_keys(here, there, [table], write_stop="readonly", max_lag=60)
     (hunt.folder / "move.yaml").write_text(yaml.safe_dump(keys))
@@ -242,7 +256,7 @@ def test_a_table_moves_between_a_secured_cluster_and_an_open_one_behind_tls(
     assert seen == visible(here, table)
     with HBaseClient(there.address) as client:
         assert nodes_of(client)
-        assert open_nodes(client) == (set() if secured == "target" else nodes_of(client))
+        assert open_nodes(client) == (set() if there.address.zookeeper_login else nodes_of(client))
     assert hunt.found({"what it said": moved.stderr.encode()}) == []
     assert hunt.left() == []
 

@@ -30,7 +30,7 @@ def ferry(kdc: Kdc, keytab: Path, **more: Any) -> Kerberos:
 
 
 def begun(kerberos: Kerberos, host: str = "localhost") -> GssapiExchange:
-    exchange = GssapiExchange(kerberos, kerberos.service, host, SERVER)
+    exchange = GssapiExchange(kerberos, kerberos.service or "", host, SERVER)
     assert exchange.step(None)
     return exchange
 

@@ -59,7 +59,9 @@ CONNECTION_TYPE: dict[str, Any] = {
         "principal": _field("Kerberos principal", "name@REALM. With a keytab or a ticket cache, for secured clusters."),
         "keytab": _field("Keytab", "Path of a keytab with the principal's key, never its content."),
         "ccache": _field("Ticket cache", "Instead of a keytab; default: KRB5CCNAME, or [kerberos] ccache."),
-        "service": _field("HBase's principal", "hbase/_HOST@REALM, as in hbase-site.xml; default: hbase."),
+        "service": _field(
+            "HBase's principal", "hbase/_HOST@REALM, as in hbase-site.xml; none: no login. Default: hbase."
+        ),
         "qop": _field("Protection", "auth, auth-int or auth-conf; default: the least that a server asks for."),
         "zookeeper_service": _field("ZooKeeper's principal", "Its first part; none: no login. Default: zookeeper."),
         "tls_rpc": _field("TLS for RPC", "true: HBase's RPC uses TLS (2.6). WebHDFS does if its URL is https."),

@@ -35,14 +35,17 @@ class Secured:
     """Kerberos for all servers of a cluster, with the KDC `kdc`, which is not booted here.
 
     `service` is the primary of HBase's principals; `qop` is hbase.rpc.protection and Thrift's; `acls`: HBase checks
-    rights; `zookeeper` is ZooKeeper's primary, None: it asks for no login and its nodes are open. `data_transfer` is
-    dfs.data.transfer.protection, of which clients take the first that they can. `user` is whom the cluster's address names, `superusers` those of HBase beside its own, `hdfs_superusers` those of HDFS.
+    rights; `hbase`: it asks clients for a login, or HDFS alone does; `zookeeper` is ZooKeeper's primary, None: it asks
+    for no login and its nodes are open. `data_transfer` is dfs.data.transfer.protection, of which a client takes the
+    first that it can. `user` is whom the cluster's address names, `superusers` those of HBase beside its own,
+    `hdfs_superusers` those of HDFS.
     """
 
     kdc: Kdc
     service: str = "hbase"
     qop: Protection = "authentication"
     acls: bool = True
+    hbase: bool = True
     zookeeper: str | None = "zookeeper"
     data_transfer: tuple[Protection, ...] = ("privacy", "integrity", "authentication")
     user: str = "ferry"
@@ -54,7 +57,7 @@ class Secured:
         return Kerberos(
             principal=f"{self.user}@{self.kdc.realm}",
             keytab=str(self.kdc.keytab_path([self.user])),
-            service=self.service,
+            service=self.service if self.hbase else None,
             qop=QOPS[self.qop],
             zookeeper_service=self.zookeeper,
             realms=((HOST, self.kdc.realm),),
@@ -133,6 +136,8 @@ class Secured:
     def hbase_site(self, version: str) -> dict[str, str]:
         """More properties of the hbase-site.xml of an HBase of this version; those of `core_site` are among them."""
         principal = self._principal(self.service)
+        if not self.hbase:  # its servers log in at HDFS by the same principal
+            return {**self.core_site(), **self._servers}
         checked = [_ACCESS] if self.acls else []
         coprocessors = {"master": checked, "regionserver": checked, "region": [_TOKENS, *checked]}
         return {
@@ -141,10 +146,7 @@ class Secured:
             "hbase.security.authorization": str(self.acls).lower(),
             "hbase.rpc.protection": self.qop,
             "hbase.superuser": ",".join((self.service, *self.superusers)),
-            "hbase.master.kerberos.principal": principal,
-            "hbase.master.keytab.file": self._keytab,
-            "hbase.regionserver.kerberos.principal": principal,
-            "hbase.regionserver.keytab.file": self._keytab,
+            **self._servers,
             **{f"hbase.coprocessor.{where}.classes": ",".join(names) for where, names in coprocessors.items() if names},
             # Used once hbase.security.authentication.ui is kerberos.
             "hbase.security.authentication.spnego.kerberos.principal": self._principal("HTTP"),
@@ -190,6 +192,17 @@ class Secured:
                 f"-Dzookeeper.sasl.client.username={self.zookeeper}",
             ]
         return flags
+
+    @property
+    def _servers(self) -> dict[str, str]:
+        """Who HBase's servers are."""
+        principal = self._principal(self.service)
+        return {
+            "hbase.master.kerberos.principal": principal,
+            "hbase.master.keytab.file": self._keytab,
+            "hbase.regionserver.kerberos.principal": principal,
+            "hbase.regionserver.keytab.file": self._keytab,
+        }
 
     @property
     def _services(self) -> list[str]:

@@ -37,7 +37,7 @@ class ClusterAddress:
     session_seconds: float = 30.0
     """timeout of the ZooKeeper sessions: this long after a process was killed, its session's znodes are removed"""
     security: Kerberos | None = None
-    """who the client is to a secured cluster; then `user` is not sent"""
+    """who the client is to a secured cluster; then `user` is sent to no service that asks for a login"""
     tls: Tls | None = None
     """which services are reached by TLS, and how"""
 
@@ -53,6 +53,11 @@ class ClusterAddress:
     def cluster(self) -> str:
         """What identifies the cluster: its quorum and parent znode, "host:port,host:port/hbase"."""
         return f"{self.zookeeper}{self.znode}"
+
+    @property
+    def hbase_kerberos(self) -> Kerberos | None:
+        """Who the client is to the servers of HBase; None if they ask for no login, whatever HDFS does."""
+        return self.security if self.security is not None and self.security.service is not None else None
 
     @property
     def zookeeper_login(self) -> bool:

@@ -119,6 +119,7 @@ class Sasl:
 
     def _by_ticket(self, server: str) -> _Attempt:
         kerberos = self.purpose.kerberos
+        assert kerberos.service is not None  # `purpose_of`
         exchange = GssapiExchange(kerberos, kerberos.service, server.rpartition(":")[0], server)
         advice = "its log says why (often its clock differs by minutes, or its keytab has an old key)"
         return _Attempt(_KERBEROS, exchange, partial(self._refused, server, "", advice))
@@ -139,7 +140,7 @@ class Sasl:
         if length == _GO_ON_SIMPLE:
             raise AuthenticationError(
                 f"{server} wants no Kerberos (hbase.security.authentication=simple); if that is right, leave "
-                "`security` out of the cluster's connection",
+                "`security` out of the cluster's connection, or, where HDFS is secured, set its `service` to none",
                 server=server,
                 principal=self.purpose.kerberos.principal,
                 sent=False,
@@ -175,7 +176,8 @@ class _Attempt:
 
 def purpose_of(address: ClusterAddress) -> Purpose | None:
     """What the tokens of the cluster's HBase are for; None if it is not secured."""
-    return None if address.security is None else Purpose(f"HBase at {address.cluster}", address.security, address.tls)
+    kerberos = address.hbase_kerberos
+    return None if kerberos is None else Purpose(f"HBase at {address.cluster}", kerberos, address.tls)
 
 
 def login(address: ClusterAddress) -> Authenticate:

@@ -49,13 +49,13 @@ def issued_token(client: Calls) -> tuple[Token, float]:
     how many seconds it lives; HBase renews none. Raises AuthenticationError if the cluster gives no tokens."""
     answer = _asked(client, "GetAuthenticationToken", pb.GetAuthenticationTokenRequest())
     if answer is None:
-        cluster, security = client.address.cluster, client.address.security
+        cluster, kerberos = client.address.cluster, client.address.hbase_kerberos
         reason = "it has no org.apache.hadoop.hbase.security.token.TokenProvider"
         raise AuthenticationError(
             f"HBase at {cluster} gives no tokens for workers to log in with: {reason}; add that to "
             "hbase.coprocessor.region.classes in its hbase-site.xml, and restart its region servers",
             server=cluster,
-            principal=None if security is None else security.principal,
+            principal=None if kerberos is None else kerberos.principal,
             reason=reason,
             sent=False,
         )

@@ -29,32 +29,33 @@ def connect(address: ClusterAddress) -> happybase.Connection:
     does not answer, and AuthenticationError if a secured one does not let this identity in."""
     if address.thrift is None:
         raise UsageError(f"the address of the cluster at {address.zookeeper} names no Thrift server; add `thrift`")
-    if address.security is not None and handed.mine() is not None:
+    kerberos = address.hbase_kerberos
+    if kerberos is not None and handed.mine() is not None:
         raise AuthenticationError(
             f"the Thrift server at {address.thrift} takes tickets only, which Spark's workers do not have; use "
             "`apply: rpc`",
             server=address.thrift,
-            principal=address.security.principal,
+            principal=kerberos.principal,
             sent=False,
         )
     host, _, port = address.thrift.rpartition(":")
     timeout = int(TIMEOUT_SECONDS * 1000)
-    if address.security is None:
+    if kerberos is None:
         connection = happybase.Connection(host, int(port), timeout=timeout, autoconnect=False)
     else:
-        connection = _Secured(address.security, host, int(port), timeout)
+        connection = _Secured(kerberos, host, int(port), timeout)
     try:
         connection.open()
     except (TTransportException, OSError, WalferryError) as error:
         connection.close()
         if isinstance(error, WalferryError):
             raise
-        if _BAD_STATUS in str(error) and address.security is not None:
+        if _BAD_STATUS in str(error) and kerberos is not None:
             raise LoginRefusedError(
-                f"HBase's Thrift server at {address.thrift} does not let {identity(address.security)} log in: {error}; "
+                f"HBase's Thrift server at {address.thrift} does not let {identity(kerberos)} log in: {error}; "
                 "its log says why",
                 server=address.thrift,
-                principal=address.security.principal,
+                principal=kerberos.principal,
                 reason=str(error),
                 sent=False,
             ) from error
@@ -89,6 +90,7 @@ class _Secured(happybase.Connection):  # type: ignore[misc]
 
     def _login(self) -> _Login:
         server = f"{self.host}:{self.port}"
+        assert self._kerberos.service is not None  # `hbase_kerberos`
         self._exchange = GssapiExchange(self._kerberos, self._kerberos.service, self.host, server)
         return _Login(self._exchange)
 

@@ -235,7 +235,7 @@ def _leases(target: HBaseClient, tables: Sequence[str]) -> Iterator[Finding]:
 
 
 def _thrift(target: HBaseClient) -> Iterator[Finding]:
-    if target.address.security is not None:
+    if target.address.hbase_kerberos is not None:
         yield Finding(
             "refuse", "target", "apply: thrift is not possible at a cluster with Kerberos: its Thrift server takes "
             "tickets only, and Spark's workers have tokens; use rpc",

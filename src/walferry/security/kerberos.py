@@ -31,8 +31,9 @@ class Kerberos:
     """path of a file with the principal's key"""
     ccache: str | None = None
     """ticket cache, as KRB5CCNAME names it, which others keep up"""
-    service: str = "hbase"
-    """the primary of HBase's principals, or a whole one as in hbase-site.xml: hbase/_HOST@REALM"""
+    service: str | None = "hbase"
+    """the primary of HBase's principals, or a whole one as in hbase-site.xml: hbase/_HOST@REALM; None where HBase asks
+    for no login"""
     qop: Qop | None = None
     """the protection to insist on; None: the least that a server asks for"""
     zookeeper_service: str | None = "zookeeper"

@@ -50,7 +50,9 @@ class Security(BaseModel):
         default=None, description="ticket cache, as KRB5CCNAME names it, which something else renews"
     )
     service: str = Field(
-        default="hbase", description="the principals of HBase's servers: their first part, or hbase/_HOST@REALM"
+        default="hbase",
+        description=f"the principals of HBase's servers: their first part, or hbase/_HOST@REALM; {NO_LOGIN}: they ask "
+        "for no login",
     )
     qop: Annotated[Qop | None, BeforeValidator(lambda given: _OF_HBASE.get(given, given))] = Field(
         default=None, description="auth, auth-int or auth-conf; default: the least that a server asks for"
@@ -100,13 +102,16 @@ class Security(BaseModel):
             raise ValueError("give keytab or ccache, or set KRB5CCNAME")
         if self.keytab is not None and self.principal is None:
             raise ValueError("principal: say whose key of the keytab is to be used")
+        if self.service == NO_LOGIN and self.principal is None:
+            raise ValueError("principal: an HBase that asks for no login is told the name")
         return self
 
     def kerberos(self) -> Kerberos:
         """The identity, for the clients."""
-        keys = self.model_dump(exclude={"realms", "zookeeper_service"})
-        zookeeper = None if self.zookeeper_service == NO_LOGIN else self.zookeeper_service
-        return Kerberos(**keys, zookeeper_service=zookeeper, realms=tuple(sorted(self.realms.items())))
+        keys = self.model_dump(exclude={"realms"})
+        for service in ("service", "zookeeper_service"):
+            keys[service] = None if keys[service] == NO_LOGIN else keys[service]
+        return Kerberos(**keys, realms=tuple(sorted(self.realms.items())))
 
 
 class TlsKeys(BaseModel):

@@ -27,6 +27,7 @@ from walferry.replay.log import cut
 from walferry.run.phases import steps
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
+from walferry.security.spec import NO_LOGIN
 from walferry.spark.session import open_session
 from walferry.storage import FileSystem
 
@@ -58,6 +59,7 @@ def cluster_keys(cluster: MiniCluster) -> dict[str, Any]:
     keys = {name: getattr(address, name) for name in names}
     if address.security is not None:
         login = asdict(address.security) | {"realms": dict(address.security.realms)}
+        login |= {name: login[name] or NO_LOGIN for name in ("service", "zookeeper_service")}
         keys["security"] = {name: value for name, value in login.items() if value is not None}
     if address.tls is not None:
         keys["tls"] = asdict(address.tls)

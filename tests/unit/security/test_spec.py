@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from walferry.errors import UsageError
+from walferry.hbase.authentication import Simple, login, purpose_of
 from walferry.run.given_spec import cluster_from_connection, parse_keys
 from walferry.run.spec import Cluster
 from walferry.security import Kerberos, Tls
@@ -50,6 +51,7 @@ def test_without_keytab_and_cache_the_process_ticket_cache_is_recorded(monkeypat
         ({"principal": "ferry@A"}, "give keytab or ccache, or set KRB5CCNAME"),
         ({"principal": "ferry@A", "keytab": "/k", "ccache": "/c"}, "give keytab or ccache, not both"),
         ({"keytab": "/k"}, "principal: say whose key"),
+        ({"ccache": "/c", "service": "none"}, "principal: an HBase that asks for no login is told the name"),
         ({"ccache": "/c", "qop": "none"}, "security.qop: "),
         ({"ccache": "/c", "service": "hbase/a/b"}, "security.service: give hbase, or hbase/_HOST@REALM"),
         ({"ccache": "/c", "realms": "A"}, "security.realms: give a mapping"),
@@ -61,6 +63,13 @@ def test_a_wrong_key_is_named_and_no_value_is_quoted(wrong: dict[str, str], said
         cluster(**wrong)
     assert said in raised.value.message
     assert KEYTAB_CONTENT not in raised.value.message
+
+
+def test_where_only_hdfs_asks_for_a_login_hbase_is_told_the_principals_first_part() -> None:
+    address = cluster(principal="ferry@EXAMPLE.COM", keytab="/k", service="none").address()
+    assert (address.user, address.hbase_kerberos, purpose_of(address)) == ("ferry", None, None)
+    assert address.security == Kerberos("ferry@EXAMPLE.COM", "/k", service=None)
+    assert isinstance(login(address), Simple)
 
 
 def test_a_user_beside_a_principal_is_refused() -> None:

@@ -20,7 +20,7 @@ from walferry.wal.copies import hdfs_of
 
 @dataclass(frozen=True)
 class Identity:
-    """One side's; `hbase_user` is None if HBase does not tell."""
+    """One side's; `hbase_user` is None if HBase does not tell, `protection` if it asks for no login."""
 
     side: str
     principal: str
@@ -34,10 +34,8 @@ class Identity:
     def __str__(self) -> str:
         hbase = self.hbase_user or "one that HBase does not tell"
         login = "logged in to ZooKeeper" if self.zookeeper_login else "not logged in to ZooKeeper"
-        return (
-            f"{self.side}: {self.principal}: the user {hbase} of HBase and {self.hdfs_user} of HDFS; {login}; "
-            f"RPC with {self.protection}"
-        )
+        rpc = "not logged in to HBase" if self.protection is None else f"RPC with {self.protection}"
+        return f"{self.side}: {self.principal}: the user {hbase} of HBase and {self.hdfs_user} of HDFS; {login}; {rpc}"
 
 
 def identities(clients: Mapping[str, HBaseClient]) -> Iterator[Identity]:
@@ -56,9 +54,8 @@ def identities(clients: Mapping[str, HBaseClient]) -> Iterator[Identity]:
 
 def _require_workers(address: ClusterAddress) -> None:
     """Raise AuthenticationError unless Spark's workers can log in: with a token, and to ZooKeeper not at all."""
-    purpose = purpose_of(address)
-    assert purpose is not None
-    to_hand_over().token(purpose)
+    if (purpose := purpose_of(address)) is not None:
+        to_hand_over().token(purpose)
     zookeeper = ZooKeeper.of(address.without_zookeeper_login())
     try:
         zookeeper.cluster_id()
@@ -87,7 +84,7 @@ def _identity(side: str, client: HBaseClient) -> Identity | None:
     return Identity(
         side,
         identity(kerberos),
-        client.who_am_i(),
+        client.who_am_i() if client.address.hbase_kerberos is not None else client.address.user,
         files.user,
         client.address.zookeeper_login,
         client.pool.qop(),

@@ -67,7 +67,7 @@ def hbase_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient)
             lacking = client.lacking_rights(there) if there else []
         if lacking:
             yield Finding("refuse", side, as_refused(client.address.user, lacking))
-        elif lacking is None and client.address.security is not None and not client.release.tells_rights:
+        elif lacking is None and client.address.hbase_kerberos is not None and not client.release.tells_rights:
             yield Finding(
                 "warn", side, f"HBase {client.version()} does not tell what it grants: whether {client.address.user} "
                 f"has what the run needs is unknown; what grants it: {commands(client.address.user, wanted[side])}",
@@ -78,7 +78,7 @@ def file_findings(spec: ResolvedSpec, source: HBaseClient) -> Iterator[Finding]:
     """What the user may not read of the source's files, now, or once a master has started or HBase has made others."""
     address = spec.source.address()
     areas = _areas(address, [pair.source for pair in spec.tables])
-    closes = address.security is not None and not _open_to_others(address)
+    closes = address.hbase_kerberos is not None and not _open_to_others(address)
     found = [finding for area in areas for folder in area.folders for finding in _unreadable(area.files, folder)]
     if closes:
         found += _no_snapshots_yet(hdfs_of(address), _Folder(f"{address.root_path}/{SNAPSHOTS}", "--x"))

@@ -27,7 +27,7 @@ def peer_obstacles(source: HBaseClient) -> Iterator[str]:
         )
     if source.release.replication_may_be_off and _replication_is_off(source):
         yield f"{REPLICATION} is false at the source: its region servers keep nothing for a peer"
-    secured = source.address.security is not None
+    secured = source.address.hbase_kerberos is not None
     if secured and source.release.queues is By.ZOOKEEPER and (hidden := _hidden(source)) is not None:
         yield hidden
         return

@@ -66,7 +66,7 @@ def table_faults(name: str, table: TableDescriptor) -> list[str]:
 
 def cluster_fault(target: HBaseClient) -> str | None:
     """The reason, as text, why no table of a target can be loaded in bulk; None if there is none."""
-    if target.address.security is None or target.release.loads_with_kerberos:
+    if target.address.hbase_kerberos is None or target.release.loads_with_kerberos:
         return None
     return (
         f"the target, HBase {target.version()} with Kerberos, loads HFiles of others only through its coprocessor "
