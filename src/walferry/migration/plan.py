@@ -142,7 +142,7 @@ def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
                     list(fits.left_out),
                 )
             )
-        findings += left_behind(spec, source)
+        findings += left_behind(spec, source, target)
         findings += space_findings(spec, sum(table.bytes + table.memstore_bytes for table in tables))
         return Plan(
             source.version(), target.version(), source_id, target_id, who, tables,
@@ -164,7 +164,7 @@ def _first_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient
     findings = [
         *hbase_findings(spec, source, target),
         *file_findings(spec, source),
-        *foreign_log_findings(spec),
+        *foreign_log_findings(target),
         *(root_findings(spec.target) if spec.history == "clone" else staging_findings(spec)),
     ]
     _refuse(findings)

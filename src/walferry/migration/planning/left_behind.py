@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from walferry.amounts import amount
+from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.errors import AccessDeniedError
+from walferry.hbase.errors import RemoteError
 from walferry.hbase.rights import grants_on
 from walferry.migration.planning.finding import Finding
 from walferry.run.run import data_folder
@@ -14,21 +16,27 @@ from walferry.run.spec import ResolvedSpec
 from walferry.wal.copies import hdfs_of
 
 _QUOTAS = "hbase:quota"
+_UNTOLD = (RemoteError, TransientError)
+"""a right that is missing, or a system table that cannot be read now: no reason to refuse a run"""
+
+_log = logging.getLogger(__name__)
 
 
-def left_behind(spec: ResolvedSpec, source: HBaseClient) -> Iterator[Finding]:
+def left_behind(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient) -> Iterator[Finding]:
     """What the target has to be given by hand, as far as the user may see it. (Visibility labels are refused:
     `planning.tables`.)"""
     for pair in spec.tables:
         yield from _grants(source, pair.source)
     yield from _quotas(source, [pair.source for pair in spec.tables])
-    yield from _on_hdfs(spec)
+    yield from _on_hdfs("source", source, [pair.source for pair in spec.tables])
+    yield from _on_hdfs("target", target, [])
 
 
 def _grants(source: HBaseClient, table: str) -> Iterator[Finding]:
     try:
         number = grants_on(source, table) if source.table_exists("hbase:acl") else 0
-    except AccessDeniedError:
+    except _UNTOLD as error:
+        _log.info("the grants on %s: %s", table, error)
         number = None
     if number is None:
         yield Finding("warn", table, "HBase's grants are not carried over; whether the table has some is unknown")
@@ -47,11 +55,8 @@ def _quotas(source: HBaseClient, tables: list[str]) -> Iterator[Finding]:
         if not source.table_exists(_QUOTAS):
             return
         found = [row[2:] for row in rows if any(source.scan(_QUOTAS, row.encode(), f"{row}\0".encode()))]
-    except AccessDeniedError:
-        yield Finding(
-            "warn", "source", f"quotas are not carried over; whether there are some is unknown: {source.address.user} "
-            f"may not read {_QUOTAS}",
-        )  # fmt: skip
+    except _UNTOLD as error:
+        yield Finding("warn", "source", f"quotas are not carried over; whether there are some is unknown: {error}")
         return
     if found:
         yield Finding(
@@ -59,17 +64,15 @@ def _quotas(source: HBaseClient, tables: list[str]) -> Iterator[Finding]:
         )
 
 
-def _on_hdfs(spec: ResolvedSpec) -> Iterator[Finding]:
-    for side, cluster in (("source", spec.source), ("target", spec.target)):
-        address = cluster.address()
-        files, root = hdfs_of(address), address.root_path
-        own = [data_folder(root, pair.source) for pair in spec.tables] if side == "source" else []
-        places = [status for path in (root, *own) if (status := files.status(path)) is not None]
-        if encrypted := [status.path for status in places if status.encrypted]:
-            yield Finding(
-                "warn", side, f"{', '.join(encrypted)} {'is' if len(encrypted) == 1 else 'are'} in an encryption zone "
-                "of HDFS, which was never tried: the KMS must let the user read and write there, and copies of WALs "
-                "and files are encrypted only where their folder is in a zone, too",
-            )  # fmt: skip
-        if side == "source" and (listed := [status.path for status in places if status.has_acl]):
-            yield Finding("warn", side, f"HDFS's ACLs are not carried over: {', '.join(listed)}")
+def _on_hdfs(side: str, client: HBaseClient, tables: list[str]) -> Iterator[Finding]:
+    files, root = hdfs_of(client.address), client.address.root_path
+    own = [data_folder(root, table) for table in tables]
+    places = [status for path in (root, *own) if (status := files.status(path)) is not None]
+    if encrypted := [status.path for status in places if status.encrypted]:
+        yield Finding(
+            "warn", side, f"{', '.join(encrypted)} {'is' if len(encrypted) == 1 else 'are'} in an encryption zone "
+            "of HDFS, which was never tried: the KMS must let the user read and write there, and copies of WALs "
+            "and files are encrypted only where their folder is in a zone, too",
+        )  # fmt: skip
+    if side == "source" and (listed := [status.path for status in places if status.has_acl]):
+        yield Finding("warn", side, f"HDFS's ACLs are not carried over: {', '.join(listed)}")

@@ -16,6 +16,7 @@ from walferry.run.spec import ResolvedSpec
 from walferry.snapshots.manifest import SNAPSHOTS
 from walferry.storage import PermissionDeniedError, WebHdfs
 from walferry.wal.copies import hdfs_of
+from walferry.wal.files import parse_wal_name
 
 UMASK = "fs.permissions.umask-mode"
 _GROUP = 0o050
@@ -31,6 +32,8 @@ class _Folder:
     path: str
     action: Literal["r-x", "--x"] = "r-x"
     grows: bool = True
+    of_log: bool = False
+    """it has files that the run does not read: those of hbase:meta, of the master and of procedures"""
 
 
 @dataclass(frozen=True)
@@ -75,15 +78,20 @@ def hbase_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient)
 
 
 def file_findings(spec: ResolvedSpec, source: HBaseClient) -> Iterator[Finding]:
-    """What the user may not read of the source's files, now, or once a master has started or HBase has made others."""
-    address = spec.source.address()
-    areas = _areas(address, [pair.source for pair in spec.tables])
+    """What the user may not read of the source's files, now, or once a master has started or HBase has made others.
+
+    Of HBase's own user and superusers of HDFS, whom nothing is closed to, one question is asked for each file system.
+    """
+    address = source.address
+    areas = [area for area in _areas(address, [pair.source for pair in spec.tables]) if area.is_closed()]
+    if not areas:
+        return
     closes = address.hbase_kerberos is not None and not _open_to_others(address)
     found = [finding for area in areas for folder in area.folders for finding in _unreadable(area.files, folder)]
     if closes:
         found += _no_snapshots_yet(hdfs_of(address), _Folder(f"{address.root_path}/{SNAPSHOTS}", "--x"))
     yield from found
-    if found or address.security is None or not (areas := [area for area in areas if area.is_closed()]):
+    if found or address.security is None:
         return
     user = areas[0].files.user
     settings = master_settings(source) or next(iter(some_settings(source)), None)
@@ -99,9 +107,9 @@ def file_findings(spec: ResolvedSpec, source: HBaseClient) -> Iterator[Finding]:
             yield from _not_inherited(area.files, folder)
 
 
-def foreign_log_findings(spec: ResolvedSpec) -> Iterator[Finding]:
+def foreign_log_findings(target: HBaseClient) -> Iterator[Finding]:
     """Whether the user may read the target's log, which shows what others write there."""
-    address = spec.target.address()
+    address = target.address
     files, path = hdfs_of(address.of_log), f"{address.wal_path}/WALs"
     if files.allows(path, "r-x") is False:
         yield Finding(
@@ -116,7 +124,7 @@ def _areas(address: ClusterAddress, tables: list[str]) -> list[_Area]:
     files, root, wals = hdfs_of(address), address.root_path, address.wal_path
     data = [data_folder(root, table) for table in tables]
     archived = [archive_folder(root, table) for table in tables]
-    log = tuple(_Folder(f"{wals}/{name}") for name in ("WALs", "oldWALs"))
+    log = tuple(_Folder(f"{wals}/{name}", of_log=True) for name in ("WALs", "oldWALs"))
     others = (
         # Others' snapshots are not read. A snapshot is made in .tmp, and has the ACL of that when it is moved up.
         *(_Folder(path, "--x") for path in (f"{root}/{SNAPSHOTS}", f"{root}/{SNAPSHOTS}/.tmp")),
@@ -140,7 +148,7 @@ def _unreadable(files: WebHdfs, folder: _Folder) -> Iterator[Finding]:
     allowed = files.allows(folder.path, folder.action)
     if allowed is False:
         yield _refused(files, folder, folder.path)
-    elif allowed and folder.action == "r-x" and (closed := _closed_below(files, folder.path)) is not None:
+    elif allowed and folder.action == "r-x" and (closed := _closed_below(files, folder)) is not None:
         yield _refused(files, folder, closed)
 
 
@@ -173,17 +181,18 @@ def _no_snapshots_yet(files: WebHdfs, folder: _Folder) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _closed_below(files: WebHdfs, path: str) -> str | None:
+def _closed_below(files: WebHdfs, folder: _Folder) -> str | None:
     """A newer file or folder below that the user may not read; None if none is found."""
     try:
-        entries = sorted(files.list(path), key=lambda one: -one.modified_ms)[:_LOOKED_AT]
+        listed = [one for one in files.list(folder.path) if not folder.of_log or one.is_dir or parse_wal_name(one.name)]
     except FileNotFoundError:
         return None  # HBase has removed it meanwhile
+    entries = sorted(listed, key=lambda one: -one.modified_ms)[:_LOOKED_AT]
     for entry in entries:
         if files.allows(entry.path, "r-x" if entry.is_dir else "r--") is False:
             return entry.path
     below = next((entry for entry in entries if entry.is_dir), None)
-    return None if below is None else _closed_below(files, below.path)
+    return None if below is None else _closed_below(files, replace(folder, path=below.path))
 
 
 def _taken_back(settings: Mapping[str, str] | None, user: str, names: list[str]) -> Iterator[Finding]:

@@ -50,6 +50,11 @@ def _hidden(source: HBaseClient) -> str | None:
         what = "peers to"
     except AccessDeniedError:
         what = "the queues of peers to"
+    if not source.address.zookeeper_login:
+        return (
+            f"the source's ZooKeeper shows {what} superusers of HBase only, and `zookeeper_service: none` says not to "
+            "log in there; name the first part of ZooKeeper's principals, if it knows Kerberos"
+        )
     return (
         f"the source's ZooKeeper shows {what} superusers of HBase only; add {source.address.user} to hbase.superuser "
         "in the hbase-site.xml of all its servers, and restart them one by one"

@@ -11,7 +11,7 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from unit.migration.planning.versions import of_version
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.errors import AccessDeniedError
+from walferry.hbase.errors import AccessDeniedError, RegionNotServedError, TableStateError
 from walferry.hbase.rights import Right, as_refused
 from walferry.migration import plan
 from walferry.migration.planning import left_behind, rights
@@ -60,7 +60,8 @@ class Files:
         """In each folder one that HBase has made, and with it the paths that are known."""
         if path.endswith("/WALs"):
             return [FileStatus(f"{path}/rs,1,2", 0, True, 1, 0, 0, None, 0o777 & ~self._umask)]
-        return [FileStatus(one, 0, True, 1, 0, 0) for one in self._modes if one.rpartition("/")[0] == path]
+        known = [one for one in self._modes if one.rpartition("/")[0] == path]
+        return [FileStatus(one, 0, "/oldWALs/" not in one, 1, 0, 0) for one in known]
 
     def acl(self, path: str) -> tuple[str, ...]:
         return self._acls.get(path, ())
@@ -86,7 +87,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Finding]]:
 
         monkeypatch.setattr(rights, "hdfs_of", hdfs_of)
         monkeypatch.setattr(rights, "master_settings", lambda _: settings)
-        return list(rights.file_findings(spec(source=source), of_version("2.6.3", settings)))
+        run = spec(source=source)
+        return list(rights.file_findings(run, of_version("2.6.3", settings, run.source.address())))
 
     return ask
 
@@ -139,6 +141,31 @@ def test_a_umask_that_closes_new_files_to_everybody_is_refused(
     assert [one.message.startswith(f"{rights.UMASK} is {umask} at") for one in findings] == [True] * closed
 
 
+def test_an_open_cluster_has_no_such_master(found: Callable[..., list[Finding]]) -> None:
+    assert found({rights.UMASK: "077"}, Files(umask=0o077), security=None) == []
+    (closed,) = found({}, Files(modes={"/hbase/data/shop": "---"}), security=None)
+    assert closed.message.startswith("ferry may not pass through /hbase/data/shop on the source's HDFS")
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("rs%2C1%2C2.rs%2C1%2C2.regiongroup-0.1700000000000", True),
+        ("rs%2C1%2C2.1700000000000", True),
+        ("master%2C1%2C2.1700000000000$masterlocalwal$", False),
+        ("rs%2C1%2C2.meta.1700000000000.meta", False),
+        ("pv2-00000000000000000001.log", False),
+    ],
+)
+def test_what_the_run_does_not_read_in_the_log_may_be_closed(
+    name: str, read: bool, found: Callable[..., list[Finding]]
+) -> None:
+    """A master moves its own log to the others, with the mode that it had."""
+    path = f"/hbase/oldWALs/{name}"
+    findings = found(KEPT, Files(modes={path: "---"}))
+    assert [one.message.startswith(f"ferry may not read {path}") for one in findings] == [True] * read
+
+
 def test_a_superuser_of_hdfs_reads_whatever_a_master_sets(found: Callable[..., list[Finding]]) -> None:
     assert found({rights.UMASK: "077"}, Files(superuser=True)) == []
 
@@ -185,6 +212,7 @@ def test_what_leads_to_the_snapshot_and_its_files_is_open_now_and_when_hbase_mak
     mine = (f"user:ferry:{action}",)
     (fading,) = found(KEPT, Files(acls={path: mine}))
     assert (fading.message.split()[0], fading.message.endswith(command)) == (path, True)
+    assert found(KEPT, Files(acls={path: (*mine, "default:user:ferry:--x")})) == [fading]
     assert found(KEPT, Files(acls={path: (*mine, "default:user:ferry:r-x")})) == []
     assert found(KEPT, Files(acls={path: mine}, umask=0o022)) == []
 
@@ -209,6 +237,16 @@ def test_a_clone_of_a_snapshot_of_others_needs_a_global_right(history: str, targ
     pairs = [{"source": "shop:orders", "target": target}]
     (lacking,) = rights.hbase_findings(spec(history=history, tables=pairs), source, there)
     assert lacking.message == as_refused("ferry", wanted)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_target_table_that_exists_is_read(there: bool) -> None:
+    source, target = (of_version("2.6.3", security=FERRY) for _ in range(2))
+    source.lacking_rights = lambda wanted: []  # type: ignore[method-assign]
+    target.lacking_rights = lambda wanted: [one for one in wanted if one.action == "READ"]  # type: ignore[method-assign]
+    target.table_exists = lambda table: there  # type: ignore[method-assign]
+    found = list(rights.hbase_findings(spec(), source, target))
+    assert [one.message for one in found] == [as_refused("ferry", [Right("READ", "shop:orders")])] * there
 
 
 def test_the_namespace_is_made_before_a_right_on_it_is_granted() -> None:
@@ -255,24 +293,45 @@ def test_what_stays_at_the_source_is_told_or_unknown(monkeypatch: pytest.MonkeyP
     def denied(*_: Any) -> bool:
         raise AccessDeniedError("no right")
 
-    hidden: Any = SimpleNamespace(address=SimpleNamespace(user="ferry"), table_exists=denied)
-    told = {finding.message for finding in left_behind.left_behind(spec(), hidden)}
+    address = spec().source.address()
+    there: Any = SimpleNamespace(address=address)
+    hidden: Any = SimpleNamespace(address=address, table_exists=denied)
+    told = {finding.message for finding in left_behind.left_behind(spec(), hidden, there)}
     assert any("grants are not carried over; whether the table has some is unknown" in one for one in told)
     assert any("quotas are not carried over; whether there are some is unknown" in one for one in told)
     assert any(one.startswith(f"{table.path} is in an encryption zone") for one in told)
     assert f"HDFS's ACLs are not carried over: {table.path}" in told
     monkeypatch.setattr(left_behind, "grants_on", lambda *_: 3)
     shown: Any = SimpleNamespace(
+        address=address,
         table_exists=lambda name: True,
         grants_on=lambda _: 3,
         scan=lambda _, row, stop: [b"x"] * (row == b"n.shop"),
     )
-    told = {finding.message for finding in left_behind.left_behind(spec(), shown)}
+    told = {finding.message for finding in left_behind.left_behind(spec(), shown, there)}
     assert any(one.startswith("3 grants on it are not carried over") for one in told)
     assert any(one.startswith("quotas are not carried over: shop (") for one in told)
     shown.scan = lambda _, row, stop: [b"x"] * (row == b"n.default")
     told = {finding.message for finding in left_behind._quotas(shown, ["orders"])}
     assert told == {"quotas are not carried over: default (list_quotas in HBase's shell)"}
-    none: Any = SimpleNamespace(table_exists=lambda name: False)
+    none: Any = SimpleNamespace(address=address, table_exists=lambda name: False)
     monkeypatch.setattr(left_behind, "hdfs_of", lambda _: Files())
-    assert list(left_behind.left_behind(spec(), none)) == []
+    assert list(left_behind.left_behind(spec(), none, there)) == []
+
+
+def test_a_system_table_that_cannot_be_read_now_is_no_reason_to_refuse_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left_behind, "hdfs_of", lambda _: Files())
+
+    def closed(*_: Any) -> list[bytes]:
+        raise TableStateError("hbase:quota is disabled")
+
+    def grants(*_: Any) -> int:
+        raise RegionNotServedError("hbase:acl is nowhere")
+
+    monkeypatch.setattr(left_behind, "grants_on", grants)
+    source: Any = SimpleNamespace(address=spec().source.address(), table_exists=lambda _: True, scan=closed)
+    found = list(left_behind.left_behind(spec(), source, source))
+    assert {finding.level for finding in found} == {"warn"}
+    assert {finding.message.split(";")[1] for finding in found} == {
+        " whether the table has some is unknown", " whether there are some is unknown: hbase:quota is disabled",
+    }  # fmt: skip

@@ -40,6 +40,11 @@ def test_a_zookeeper_that_hides_queues_keeps_from_a_peer_at_a_secured_cluster_on
     (found,) = peer_obstacles(secured)
     assert found.startswith("the source's ZooKeeper shows the queues of peers to superusers of HBase only; add ferry")
     assert list(peer_obstacles(open_to_all)) == []
+    no_login = of_version("2.6.3", security=Kerberos("ferry@EXAMPLE.COM", zookeeper_service=None))
+    no_login.zookeeper = secured.zookeeper
+    (found,) = peer_obstacles(no_login)
+    assert "`zookeeper_service: none` says not to log in" in found
+    assert "hbase.superuser" not in found
 
 
 def test_queues_in_a_table_cannot_be_read() -> None:
