@@ -69,6 +69,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def as_another_process() -> Iterator[None]:
+    """What a test has this process learn of HDFS, as a worker of Spark's or from a failure, ends with the test."""
+    yield
+    if direct := sys.modules.get("walferry.storage.direct"):
+        direct._rest_until.clear()
+    if name_nodes := sys.modules.get("walferry.storage.name_nodes"):
+        name_nodes._learned.clear()
+
+
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     """What `make up` boots, laid out in a folder of the tests' own: `clusters` starts one part, `environment` all."""

@@ -23,6 +23,7 @@ from walferry.security import Tls
 from walferry.security.tls import TlsError
 from walferry.storage import WebHdfs, open_hdfs
 from walferry.watch.listing import list_wals
+from written import write_anew
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -81,7 +82,7 @@ def https(kdc: Kdc, authority: Authority, tmp_path_factory: pytest.TempPathFacto
 
 def test_files_are_written_and_read_by_a_login_and_tokens_inside_tls(https: Https) -> None:
     files = https.files()
-    files.write("/kept/a", [CONTENT[:5], CONTENT[5:]], overwrite=True)
+    write_anew(files, "/kept/a", [CONTENT[:5], CONTENT[5:]])
     assert b"".join(files.read("/kept/a", 1, len(CONTENT) - 2)) == CONTENT[1:-1]
     assert files.checksum("/kept/a")
     assert [status.name for status in files.list("/kept")] == ["a"]
@@ -91,7 +92,7 @@ def test_files_are_written_and_read_by_a_login_and_tokens_inside_tls(https: Http
 
 def test_the_watch_lists_through_tls(https: Https) -> None:
     name = "rs%2C1%2C2.10"
-    https.files().write(f"/hbase/WALs/rs,1,2/{name}", [CONTENT], overwrite=True)
+    write_anew(https.files(), f"/hbase/WALs/rs,1,2/{name}", [CONTENT])
     listing = asyncio.run(list_wals(https.url, "nobody", "/hbase", https.cluster.address.security, https.tls))
     assert list(listing.files) == [name]
 
@@ -118,7 +119,7 @@ def test_a_name_node_that_wants_a_client_certificate_says_so(https: Https) -> No
 def test_a_data_node_with_a_certificate_for_another_host_gets_no_request(https: Https, authority: Authority) -> None:
     """The name node names it, and would have its token sent along."""
     files, conf = https.files(), https.cluster.directory / "conf"
-    files.write("/kept/b", [CONTENT], overwrite=True)
+    write_anew(files, "/kept/b", [CONTENT])
     of_hdfs(authority, conf / "other", "other.example")
     (conf / "other.xml").write_text((conf / "other" / "ssl-server.xml").read_text())
     https.cluster.kill(DATANODE)

@@ -28,6 +28,7 @@ from walferry.storage import PermissionDeniedError, WebHdfs, open_hdfs
 from walferry.storage.tokens import TokenFile, Tokens
 from walferry.storage.webhdfs import ATTEMPTS
 from walferry.watch.listing import list_wals
+from written import write_anew
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -160,7 +161,7 @@ def test_two_clusters_with_other_realms_and_principals_are_read_directly_in_one_
         for _ in range(2):
             sides = (files_on(hdfs, direct=True), "/user/ferry/x"), (files_on(other, kim, direct=True), "/user/kim/x")
             for files, path in sides:
-                files.write(path, [CONTENT], overwrite=True)
+                write_anew(files, path, [CONTENT])
             for files, path in sides:
                 assert b"".join(files.read(path, 0, len(CONTENT))) == CONTENT
         assert [files.user for files, _ in sides] == ["ferry", "kim"]
@@ -169,7 +170,7 @@ def test_two_clusters_with_other_realms_and_principals_are_read_directly_in_one_
 def test_a_second_identity_at_the_same_name_node_goes_by_webhdfs(
     hdfs: MiniCluster, kdc: Kdc, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files_on(hdfs, direct=True).write("/tmp/shared", [CONTENT], overwrite=True)
+    write_anew(files_on(hdfs, direct=True), "/tmp/shared", [CONTENT])
     other = files_on(hdfs, with_keytab(kdc, "kim"), direct=True)
     assert b"".join(other.read("/tmp/shared")) == CONTENT
     assert "this process already uses it as another user than kim" in caplog.text
@@ -182,7 +183,7 @@ def test_a_token_that_ends_while_a_file_is_read_is_replaced(
     if direct:
         request.getfixturevalue("only_direct")
     files = files_on(short_lived, direct=direct)
-    files.write("/user/ferry/slow", [CONTENT], overwrite=True)
+    write_anew(files, "/user/ferry/slow", [CONTENT])
     content = files.read("/user/ferry/slow", 0, len(CONTENT))
     read = next(content)
     time.sleep(LIFE_SECONDS + 1)
@@ -202,7 +203,7 @@ def test_a_folder_is_listed_for_longer_than_a_token_lives(short_lived: MiniClust
 OPERATIONS: dict[str, Callable[[WebHdfs], object]] = {
     "list": lambda files: files.list("/user/ferry"),
     "read": lambda files: b"".join(files.read("/user/ferry/kept")),
-    "write": lambda files: files.write("/user/ferry/new", [CONTENT], overwrite=True),
+    "write": lambda files: write_anew(files, "/user/ferry/new", [CONTENT]),
     "rename": lambda files: files.rename("/user/ferry/kept", f"/user/ferry/renamed-{time.time_ns()}"),
     "delete": lambda files: files.delete("/user/ferry/kept"),
 }
@@ -214,7 +215,7 @@ def test_a_token_that_hdfs_no_longer_knows_is_replaced_at_once(
     operation: str, direct: bool, hdfs: MiniCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = files_on(hdfs, direct=direct)
-    files.write("/user/ferry/kept", [CONTENT], overwrite=True)
+    write_anew(files, "/user/ferry/kept", [CONTENT])
     before = cancelled_token(hdfs, files)
     OPERATIONS[operation](files)
     files.status("/")  # a connection of hdfs-native may be older than the token's end
@@ -320,7 +321,7 @@ def test_a_nameservice_is_used_directly_and_a_worker_learns_of_its_driver_where_
     assert "mini" in str(two_name_nodes.address.name_node)
     brief = pickle.dumps((from_driver(), two_name_nodes.address, len(CONTENT)))
     request.getfixturevalue("only_direct")
-    files.write("/user/ferry/direct", [CONTENT], overwrite=True)
+    write_anew(files, "/user/ferry/direct", [CONTENT])
     assert b"".join(files.read("/user/ferry/direct", 0, len(CONTENT))) == CONTENT
     without = {name: value for name, value in os.environ.items() if not name.startswith("KRB5")}
     worker = subprocess.run(
@@ -335,12 +336,12 @@ def test_a_failover_is_waited_out_and_the_token_stays_good(
     cluster = two_name_nodes
     cluster.activate("nn1")
     files = files_on(cluster)
-    files.write("/user/ferry/a", [CONTENT], overwrite=True)
+    write_anew(files, "/user/ferry/a", [CONTENT])
     token = files._tokens.held  # type: ignore[union-attr]
     work: dict[str, Callable[[], object]] = {
         "list": lambda: [status.name for status in files.list("/user")],
         "read": lambda: b"".join(files.read("/user/ferry/a")) == CONTENT,
-        "write": lambda: files.write("/user/ferry/new", [CONTENT], overwrite=True),
+        "write": lambda: write_anew(files, "/user/ferry/new", [CONTENT]),
         "rename": lambda: files.rename("/user/ferry/a", "/user/ferry/b"),
     }
     for name, operation in work.items():

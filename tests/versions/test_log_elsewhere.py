@@ -211,7 +211,7 @@ def test_what_has_no_plan_refuses_a_folder_that_no_live_server_logs_to(
         record = open_window(ledger, spec.model_copy(update={"source": old}), "test")
         with Run(ledger, record.run_id) as run:
             run.source_files.delete(f"{run.source_root}/WALs", recursive=True)
-            with pytest.raises(UsageError, match="there is no folder /hbase/WALs, so HBase keeps its logs elsewhere"):
+            with pytest.raises(UsageError, match="there is no folder /hbase/WALs, so this is not HBase's root"):
                 cut.cut_log(run)
             run.source_files.mkdirs(f"{run.source_root}/WALs")
             misplaced = "source: /hbase/WALs has no folder of a live region server"

@@ -35,9 +35,8 @@ from walferry.formats.wal import cluster_ids
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RegionNotServedError, RemoteError, ServerBusyError
 from walferry.security.handed import WorkerLoginError
-from walferry.spark.clients import shared_client
+from walferry.spark.clients import shared_client, shared_files
 from walferry.storage import FileSystem
-from walferry.wal.copies import hdfs_of
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +100,7 @@ class Loader:
     def __post_init__(self) -> None:
         target = self.route.target
         self._client = shared_client(target)
-        self._files = hdfs_of(target)
+        self._files = shared_files(target)
         self._own = {UUID(self._client.cluster_id())}
         self._target = self.route.tables[self.table]
         self.route.guard({self._target})  # a later holder of the lease may have files there

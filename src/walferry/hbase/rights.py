@@ -59,7 +59,8 @@ def as_refused(user: str, lacking: Sequence[Right]) -> str:
 def commands(user: str, rights: Sequence[Right]) -> str:
     """The lines of HBase's shell that grant them. Who lacks a right on a namespace is not told whether it exists."""
     lines = "; ".join(right.command(user) for right in rights)
-    made = [f"create_namespace '{right.namespace}'" for right in rights if right.namespace not in ("", "default")]
+    namespaces = dict.fromkeys(right.namespace for right in rights if right.namespace not in ("", "default"))
+    made = [f"create_namespace '{namespace}'" for namespace in namespaces]
     return f"{lines} (before that, if it does not exist: {'; '.join(made)})" if made else lines
 
 

@@ -12,6 +12,7 @@ from walferry.ledger import Ledger, RunRecord
 from walferry.ledger.rows import ClusterSide, RunKind
 from walferry.run.heartbeat import require_idle
 from walferry.run.log_folder import require_log_folder
+from walferry.run.name_nodes import require_no_old_states
 from walferry.run.sides import SIDES
 from walferry.run.spec import Cluster
 from walferry.storage import FileSystem, PermissionDeniedError
@@ -30,8 +31,8 @@ def accept_moved(
     they differ from those that the run has, and are of the same clusters. The other parameters are those of `open_run`.
 
     Nothing is done for a run whose plan is not done: it can begin anew. Raises UsageError for another cluster, for
-    another place of a log that is copied, and for what `open_run` refuses, RunBusyError while a live process works on
-    the run, and the errors of a cluster that cannot be reached.
+    another place of a log that is copied, for name nodes with an old state, and for what `open_run` refuses,
+    RunBusyError while a live process works on the run, and the errors of a cluster that cannot be reached.
     """
     for run in ledger.runs():
         if (run.name, run.state, run.kind, run.owner) != (name, "running", kind, owner):
@@ -102,6 +103,7 @@ def _require_same(run: RunRecord, side: ClusterSide, cluster: Cluster, planned: 
                     f"{of_run}: the id in {place} is {now}, that of the run's {side} is {planned}. {end}",
                     cluster_id=now, **facts,
                 )  # fmt: skip
+        require_no_old_states(address, side)
         try:
             require_log_folder(client, side)
         except PermissionDeniedError:

@@ -26,7 +26,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.request_meter import RequestRates
 from walferry.security.spec import Security, TlsKeys
-from walferry.storage import open_file_system, plain_addresses
+from walferry.storage import open_file_system, plain_addresses, with_right_port
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
 _QUORUM = re.compile(rf"{_HOST}(:\d{{1,5}})?(,{_HOST}(:\d{{1,5}})?)*")
@@ -78,11 +78,12 @@ class Cluster(BaseModel):
             raise ValueError("give host:port")
         return server
 
-    @field_validator("webhdfs", "wal_webhdfs")
+    @field_validator("webhdfs", "rootdir", "waldir", "wal_webhdfs")
     @classmethod
-    def _is_addresses_only(cls, webhdfs: str | None, given: ValidationInfo) -> str | None:
+    def _is_plain(cls, place: str | None, given: ValidationInfo) -> str | None:
         # An older walferry may have recorded what is refused today.
-        return webhdfs if webhdfs is None or given.context else plain_addresses(webhdfs)
+        plain = plain_addresses if str(given.field_name).endswith("webhdfs") else with_right_port
+        return place if place is None or given.context else plain(place)
 
     @field_validator("wal_webhdfs")
     @classmethod

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import getpass
-import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from walferry.errors import UsageError
 from walferry.request_meter import Meter
 from walferry.security import Kerberos, Tls
-from walferry.storage.filesystem import FileStatus, FileSystem, Owner, PermissionDeniedError, QuotaExceededError
+from walferry.storage.addresses import has_wrong_port, plain_addresses, with_right_port, with_schemes
+from walferry.storage.filesystem import (
+    FileStatus,
+    FileSystem,
+    Owner,
+    PermissionDeniedError,
+    QuotaExceededError,
+    temporary,
+)
 from walferry.storage.local import Local
 
 if TYPE_CHECKING:
@@ -27,6 +34,8 @@ __all__ = [
     "open_file_system",
     "open_hdfs",
     "plain_addresses",
+    "temporary",
+    "with_right_port",
 ]
 
 # Scheme of a path's URL -> scheme of the name node's HTTP address.
@@ -83,7 +92,7 @@ def open_file_system(
     if webhdfs is not None and "://" not in url:
         from walferry.storage.webhdfs import WebHdfs
 
-        files: FileSystem = WebHdfs(_with_schemes(webhdfs), user or getpass.getuser(), security=security, tls=tls)
+        files: FileSystem = WebHdfs(with_schemes(webhdfs), user or getpass.getuser(), security=security, tls=tls)
         return files, f"/{url.lstrip('/')}"
     scheme, separator, _ = url.partition("://")
     if not separator:
@@ -91,10 +100,7 @@ def open_file_system(
     parts = urlsplit(url)
     if scheme == "file":
         return Local(), unquote(parts.path)
-    try:
-        port = parts.port
-    except ValueError:  # not a number
-        port = None
+    port = None if has_wrong_port(url) else parts.port
     if scheme in _WEBHDFS_SCHEMES and parts.hostname and port:
         address = f"{_WEBHDFS_SCHEMES[scheme]}://{parts.netloc.rpartition('@')[2]}"
         # WAL names contain a literal "%2C": the path is not percent-decoded.
@@ -105,34 +111,14 @@ def open_file_system(
     if scheme == "hdfs" and parts.hostname:
         if webhdfs is None:
             raise UsageError(f"{url}: also give the HTTP address of its name node (option webhdfs)", url=url)
+        if has_wrong_port(url):
+            raise UsageError(f"{url}: what it has in place of a port is no number", url=url)
         name_node = f"hdfs://{parts.netloc.rpartition('@')[2]}"
         path = url.split("://", 1)[1].partition("/")[2]
         who = user or parts.username or getpass.getuser()
-        files = open_hdfs(_with_schemes(webhdfs), who, name_node, security=security, tls=tls)
+        files = open_hdfs(with_schemes(webhdfs), who, name_node, security=security, tls=tls)
         return files, f"/{path}"
     raise UsageError(
         f"{url}: unknown kind of file; use webhdfs://host:port/path, file:///path or a local path",
         url=url,
     )
-
-
-def plain_addresses(webhdfs: str) -> str:
-    """HTTP addresses of name nodes, separated by ";", without spaces.
-
-    Raises ValueError unless each is a URL, and for one with a user, who may have a password; it shows none of them.
-    """
-    urls = [one for one in map(str.strip, webhdfs.split(";")) if one]
-    if "@" in webhdfs:
-        raise ValueError("leave user and password out: ledger and errors show the address")
-    if not urls or not all(re.match(r"https?://[^/]", one) for one in urls):
-        raise ValueError("give http://host:port of each NameNode, separated by ;")
-    return ";".join(urls)
-
-
-def _with_schemes(webhdfs: str) -> str:
-    """The same for addresses of which those without a scheme get http. Raises UsageError."""
-    urls = [one if "://" in one else f"http://{one}" for one in map(str.strip, webhdfs.split(";")) if one]
-    try:
-        return plain_addresses(";".join(urls))
-    except ValueError as error:
-        raise UsageError(f"webhdfs: {error}") from None

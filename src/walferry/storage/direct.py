@@ -46,6 +46,9 @@ _OWN = "current leaseholder is trying to recreate file"
 """what the name node says of a file that the same client has just created (FSNamesystem.recoverLeaseInternal)"""
 _user: list[str] = []
 """of this process, for name nodes without Kerberos"""
+_Place = tuple[str, str, str, Kerberos | None]
+_rest_until: dict[_Place, float] = {}
+"""until when this process does not try direct access again where it has failed, for whom: clients may live briefly"""
 _SECURED = {
     "hadoop.security.authentication": "kerberos",
     # Any value makes the library follow what the data node wants.
@@ -87,11 +90,9 @@ class DirectHdfs(WebHdfs):
         self._name_nodes, self._first = 1, 0
         self._silent, self._most_silent = 0, 1
         self._client_of_data: hdfs_native.Client | None = None
-        self._rest_until = 0.0
+        self._place: _Place = (name_node, self.url, user, security)
 
-    def write(
-        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
-    ) -> None:
+    def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
         """Create the file and its parent folders. Never retries: only the caller can produce the chunks again.
 
         Nor is the library asked to overwrite, as in `WebHdfs.write`: when a name node that hung dies, the library asks
@@ -108,20 +109,16 @@ class DirectHdfs(WebHdfs):
             return client.create(path, options)
 
         # Small files go through WebHDFS: the library's wait at the end of a file takes as long as writing a small one.
-        small = len(first) < CHUNK_BYTES
-        if overwrite and not small:
-            self._clear(path)
-        with self._there_again(path, overwrite):
-            writer = None if small else self._opened("write", path, created)
-        if writer is None:
-            try:
-                super().write(path, chunks, overwrite=overwrite, block_size=block_size)
-            except FileExistsError as error:
-                if asked:  # and the answer may have been lost with the name node
-                    raise self._unknown(path) from error
-                raise
+        writer = None if len(first) < CHUNK_BYTES else self._opened("write", path, created)
+        if writer is not None:
+            self._written(writer, path, chunks)
             return
-        self._written(writer, path, chunks)
+        try:
+            super().write(path, chunks, block_size=block_size)
+        except FileExistsError as error:
+            if asked:  # and the answer may have been lost with the name node
+                raise self._unknown(path) from error
+            raise
 
     def _written(self, writer: hdfs_native.FileWriter, path: str, chunks: Iterable[bytes]) -> None:
         writing = OneByOne("write HDFS")
@@ -228,14 +225,17 @@ class DirectHdfs(WebHdfs):
         if self._tokens is not None:
             self._tokens.current()  # the library may open another connection
         with self._lock:
-            while self._client_of_data is None and time.monotonic() >= self._rest_until:
+            while self._client_of_data is None and not self._rests():
                 try:
                     self._client_of_data = self._connected()
                 except TimeoutError as error:
                     self._not_answered(None, "be used", error)
                 except _ERRORS as error:
                     self._rest("be used", error)
-            return self._client_of_data if time.monotonic() >= self._rest_until else None
+            return None if self._rests() else self._client_of_data
+
+    def _rests(self) -> bool:
+        return time.monotonic() < _rest_until.get(self._place, 0.0)
 
     def _not_answered(self, client: hdfs_native.Client | None, purpose: str, error: TimeoutError) -> None:
         """After `client` has waited in vain for a name node, another one is asked first, until all have been."""
@@ -310,9 +310,10 @@ class DirectHdfs(WebHdfs):
         return begun(work, "HDFS").result(self._timeout_s if seconds is None else seconds)
 
     def _rest(self, purpose: str, error: BaseException) -> None:
-        self._rest_until = time.monotonic() + REST_SECONDS
-        if self._nameservice is not None:
-            forget(self._nameservice)  # its name nodes may have moved
+        _rest_until[self._place] = time.monotonic() + REST_SECONDS
+        if self._nameservice is not None:  # its name nodes may have moved
+            forget(self._nameservice)
+            self._client_of_data = None
         _log.warning(
             "HDFS at %s cannot %s directly (%s); WebHDFS is used, for %.0f s at least",
             self._name_node, purpose, _first_line(error), REST_SECONDS,

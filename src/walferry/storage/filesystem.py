@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import uuid4
 
 from walferry.errors import WalferryError
 
@@ -77,10 +79,8 @@ class FileSystem(Protocol):
         """
         ...
 
-    def write(
-        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
-    ) -> None:
-        """Create the file and its parent folders. Without `overwrite`, raises FileExistsError if the file exists.
+    def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
+        """Create the file and its parent folders. Raises FileExistsError if the file exists.
 
         After an error the file may exist, whole or in part.
         """
@@ -90,6 +90,15 @@ class FileSystem(Protocol):
         """Rename a file or folder. Raises FileExistsError when `destination` exists; of two renames of files to one
         destination at the same moment, only one happens. After a broken connection, that of another process may count
         as this one."""
+        ...
+
+    def replace(self, source: str, destination: str) -> None:
+        """Give a file the name of another one, which is gone then, at once; it need not be there. Raises
+        FileExistsError if `destination` is a folder.
+
+        `source` must be a name that no other file has before or after (`temporary`): then a request that a server
+        carries out late, after it was given up and repeated, finds no file.
+        """
         ...
 
     def delete(self, path: str, recursive: bool = False) -> bool:
@@ -121,3 +130,18 @@ class FileSystem(Protocol):
     def close(self) -> None:
         """Close idle connections; later calls open new ones."""
         ...
+
+
+@contextmanager
+def temporary(files: FileSystem, folder: str) -> Iterator[str]:
+    """A path in a folder, with a name of its own, for a file that is to be written and then renamed inside the block.
+
+    After an error what there is of it is deleted, as far as possible.
+    """
+    path = f"{folder}/{uuid4().hex}"
+    try:
+        yield path
+    except BaseException:
+        with suppress(WalferryError, OSError):
+            files.delete(path)
+        raise

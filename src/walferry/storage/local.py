@@ -46,13 +46,11 @@ class Local:
                     left -= len(chunk)
                 yield chunk
 
-    def write(
-        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
-    ) -> None:
+    def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
         """Create the file and its parent folders."""
         with _translated(path):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with Path(path).open("wb" if overwrite else "xb") as file:
+            with Path(path).open("xb") as file:
                 for chunk in chunks:
                     file.write(chunk)
 
@@ -71,6 +69,13 @@ class Local:
                     Path(source).unlink()
                     return
             os.rename(source, destination)
+
+    def replace(self, source: str, destination: str) -> None:
+        """Give a file the name of another one, which is gone then."""
+        with _translated(source):
+            if Path(destination).is_dir():
+                raise FileExistsError(f"{destination} already exists, and is a folder")
+            os.replace(source, destination)
 
     def delete(self, path: str, recursive: bool = False) -> bool:
         """Delete a file, or a folder with `recursive`."""

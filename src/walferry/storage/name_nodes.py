@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -33,8 +33,8 @@ class Nameservice:
     name: str
     urls: tuple[str, ...]
     """the name nodes' HTTP addresses"""
-    user: str
-    """who asks where there is no Kerberos"""
+    user: str = field(compare=False)
+    """who asks where there is no Kerberos; Spark's workers may run as another user than their driver"""
     kerberos: Kerberos | None = None
     tls: Tls | None = None
 
@@ -114,11 +114,17 @@ class Nameservice:
         raise failure or TransientError(f"no name node of {self.name} was given")
 
     def _found(self, configuration: Mapping[str, str]) -> tuple[str, ...]:
-        """Nothing if the name is that of no nameservice; raises LookupError if an address is missing."""
-        names = configuration.get(f"dfs.ha.namenodes.{self.name}")
-        if names is None:
-            return ()
-        return tuple(configuration[f"dfs.namenode.rpc-address.{self.name}.{one.strip()}"] for one in names.split(","))
+        """Nothing if the name is that of no nameservice; raises LookupError if an address is missing, or has a variable
+        in it: a name node's page shows its value."""
+        address, names = f"dfs.namenode.rpc-address.{self.name}", configuration.get(f"dfs.ha.namenodes.{self.name}")
+        if names is None:  # a nameservice may have only one name node
+            keys = [address] if address in configuration else []
+        else:
+            keys = [f"{address}.{one.strip()}" for one in names.split(",")]
+        found = tuple(configuration[key] for key in keys)
+        if any("${" in one for one in (names or "", *found)):
+            raise LookupError
+        return found
 
 
 _known: dict[Nameservice, tuple[str, ...]] = {}

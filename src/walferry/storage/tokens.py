@@ -51,11 +51,6 @@ _URL_LOGGERS = (
 """the libraries' loggers that write URLs or pages"""
 
 
-def servers_of(webhdfs: str) -> list[str]:
-    """The addresses of servers, separated by ";", each as it is before "/webhdfs/v1": a gateway's has a path."""
-    return [one.rstrip("/").removesuffix("/webhdfs/v1") for one in map(str.strip, webhdfs.split(";")) if one]
-
-
 def hidden(text: str) -> str:
     """The text without the tokens in its URLs."""
     return _SECRET.sub(r"\1(hidden)", text)
@@ -253,14 +248,16 @@ def page_of(
                 f"{url}{path}", params={**query, "user.name": user}, headers=_JSON, timeout=ANSWER_SECONDS
             )
             answer.raise_for_status()
-            content: dict[str, Any] = answer.json()
-            return content
+            content = answer.json()
     except requests.exceptions.JSONDecodeError as error:
         raise TransientError(f"{url}{path} has no JSON", url=url) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError) as error:
         chain = causes(error)
         failure = refused(error, chain, url) or TransientError(f"{url}{path} cannot be read: {chain[-1]}", url=url)
         raise failure from error
+    if not isinstance(content, dict):
+        raise TransientError(f"{url}{path} is no page of a server of Hadoop's", url=url)
+    return content
 
 
 class TokenFile:

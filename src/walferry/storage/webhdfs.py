@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
-from urllib.parse import urljoin, urlsplit
 
 import hdfs
 import requests
@@ -16,12 +15,14 @@ import tenacity
 import urllib3
 
 from walferry.errors import TransientError, WalferryError, causes
-from walferry.request_meter import Meter, Service
+from walferry.request_meter import Meter
 from walferry.security import AuthenticationError, Kerberos, Tls, handed
 from walferry.security.handed import WorkerLoginError
+from walferry.storage.addresses import servers_of
 from walferry.storage.filesystem import FileStatus, Owner, PermissionDeniedError, QuotaExceededError
-from walferry.storage.https import prepare, refused, verified_by
-from walferry.storage.tokens import ANSWER_SECONDS, TITLE, Tokens, hidden, page_of, servers_of, tokens_of
+from walferry.storage.https import prepare, refused
+from walferry.storage.session import Session
+from walferry.storage.tokens import ANSWER_SECONDS, TITLE, hidden, page_of, tokens_of
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 4
@@ -99,7 +100,7 @@ class WebHdfs:
         self._tokens = None if security is None else tokens_of(tuple(name_nodes), security, tls)
         several = len(name_nodes) > 1
         answer_s = min(timeout_s, ANSWER_SECONDS) if several else None
-        self._session = _Session(name_nodes, meter, self._tokens, answer_s)
+        self._session = Session(name_nodes, meter, self._tokens, answer_s, self._answers_itself)
         prepare(self._session, name_nodes, tls, CONNECTIONS)
         if self._tokens is None:
             self._session.params = {"user.name": user}
@@ -147,48 +148,33 @@ class WebHdfs:
                 if self._failover_s:
                     time.sleep(min(0.2 * 2**failures, 5))
 
-    def write(
-        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
-    ) -> None:
+    def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
         """Create the file and its parent folders. Never sends twice: only the caller can produce the chunks again.
 
         HDFS is never asked to overwrite. Who has given up a request does not take it back: a server that hung, or a
-        library that asks the next name node, carries it out later, and that would empty a file finished meanwhile.
+        library that asks the next name node, carries it out later, and that would empty a file finished meanwhile. Nor
+        is a file deleted to be written anew, since the deletion may come late, too: `replace` is for that.
         """
-        if overwrite:
-            self._clear(path)
 
         def placed() -> str:
-            return str(self._client._create(path, overwrite=False, blocksize=block_size).headers["location"])
+            answer = self._client._create(path, overwrite=False, blocksize=block_size)
+            if "location" not in answer.headers:
+                raise WalferryError(
+                    f"{self.url} does not say where to send the bytes of {path} (status {answer.status_code}), and may "
+                    "have left an empty file there: give the address of a NameNode, of HttpFS, or of a gateway that "
+                    "redirects, as these do",
+                    path=path, url=self.url,
+                )  # fmt: skip
+            return str(answer.headers["location"])
 
-        with self._there_again(path, overwrite):
-            # The name node only names a data node, which creates the file.
-            location = self._repeated("write", path, placed)
-            # An empty chunk would end the HTTP request's body.
-            body = (chunk for chunk in chunks if chunk)
-            with self._translated("write", path):
-                answer = self._client._request("PUT", location, data=body)
-                if not answer.ok:
-                    raise hdfs.client._to_error(answer)
-
-    def _clear(self, path: str) -> None:
-        """Delete the file that is to be written anew. Raises FileExistsError for a folder."""
-        there = self.status(path)
-        if there is not None and there.is_dir:
-            raise FileExistsError(f"{path} already exists on {self.url}, and is a folder")
-        if there is not None:
-            self.delete(path)
-
-    @contextmanager
-    def _there_again(self, path: str, cleared: bool) -> Iterator[None]:
-        """A file that was `cleared` and exists nevertheless may be cleared again: raises TransientError for it."""
-        try:
-            yield
-        except FileExistsError as error:
-            if not cleared:
-                raise
-            message = f"{path} was deleted on {self.url} to be written anew, and was there again: created by an earlier"
-            raise TransientError(f"{message} attempt, or by somebody else", path=path, url=self.url) from error
+        # The name node only names a data node, which creates the file.
+        location = self._repeated("write", path, placed)
+        # An empty chunk would end the HTTP request's body.
+        body = (chunk for chunk in chunks if chunk)
+        with self._translated("write", path):
+            answer = self._client._request("PUT", location, data=body)
+            if not answer.ok:
+                raise hdfs.client._to_error(answer)
 
     def rename(self, source: str, destination: str) -> None:
         """Rename a file or folder. After a broken connection, looks up the outcome before trying again."""
@@ -214,6 +200,47 @@ class WebHdfs:
                 raise
 
         self._repeated("rename", source, rename)
+
+    def replace(self, source: str, destination: str) -> None:
+        """Give a file the name of another one, which is gone then."""
+        begun, there = self.status(source), self.status(destination)
+        if begun is None:
+            raise FileNotFoundError(f"{source} is not on {self.url}")
+        if there is not None and there.is_dir:  # HttpFS would move the file into it
+            raise FileExistsError(f"{destination} already exists on {self.url}, and is a folder")
+
+        def is_done() -> bool:
+            """Whether a request whose answer was lost has been carried out: a rename keeps length and time."""
+            now = self.status(destination)
+            same = now is not None and (now.length, now.modified_ms) == (begun.length, begun.modified_ms)
+            return same and self.status(source) is None
+
+        def rename() -> bool:
+            failure: Exception | None = None
+            try:
+                answer = self._client._rename(source, destination=destination, renameoptions="OVERWRITE")
+                # HDFS says nothing when it has replaced the file; HttpFS, to which the option is unknown, says whether
+                # it has renamed.
+                if not answer.content or answer.json()["boolean"]:
+                    return True
+            except (hdfs.HdfsError, *_CONNECTION_ERRORS) as error:
+                failure = error
+            if is_done():
+                return True
+            if failure is not None:
+                raise failure
+            return False
+
+        if self._repeated("replace", source, rename):
+            return
+        # HttpFS renames to no name that there is already. This deletion is the only one of a finished file's name, and
+        # if HttpFS carries it out late, it removes the new file: docs/runbook.md says so.
+        self.delete(destination)
+        try:
+            self.rename(source, destination)
+        except (FileExistsError, FileNotFoundError):
+            if not is_done():  # by the first request, late
+                raise
 
     def delete(self, path: str, recursive: bool = False) -> bool:
         """Delete a file, or a folder with `recursive`."""
@@ -269,16 +296,16 @@ class WebHdfs:
 
     def space_left(self) -> int | None:
         """Bytes left on all data nodes, for all copies of blocks; None if no name node tells."""
-        for facts in self._beans("FSNamesystemState"):
+        for url in self.url.split(";"):
             with suppress(LookupError, TypeError, ValueError):
-                return int(facts[0]["CapacityRemaining"])
+                return int((self._bean(url, "FSNamesystemState") or [])[0]["CapacityRemaining"])
         return None
 
     def behind(self) -> Iterator[tuple[str, str]]:
         """The addresses of name nodes that answer although they may not have the last changes, with the reason:
         WebHDFS, unlike HDFS's own protocol, does not have an Observer catch up first."""
-        for url, facts in zip(self.url.split(";"), self._beans("NameNodeStatus"), strict=True):
-            state = "".join(str(one.get("State")).lower() for one in facts)
+        for url in self.url.split(";"):
+            state = "".join(str(one.get("State")).lower() for one in self._bean(url, "NameNodeStatus") or [])
             if state == "observer":
                 yield url, "is an Observer, whose state is old"
             elif state == "standby" and self._reads_stale(url):
@@ -294,17 +321,22 @@ class WebHdfs:
 
     def is_gateway(self) -> bool:
         """Whether the address is that of a server before the name nodes, such as HttpFS; False if it does not tell."""
-        return all(not facts for facts in self._beans("NameNodeStatus", [{}]))
+        return all(map(self._answers_itself, self.url.split(";")))
 
-    def _beans(self, name: str, unknown: Sequence[dict[str, Any]] = ()) -> Iterator[Sequence[dict[str, Any]]]:
-        """What each server tells of a bean of name nodes; nothing if it has none, `unknown` if it does not answer."""
+    def _answers_itself(self, url: str) -> bool | None:
+        """Whether the server is no name node, which would redirect to data nodes; None if it does not tell."""
+        facts = self._bean(url, "NameNodeStatus")
+        return None if facts is None else not facts
+
+    def _bean(self, url: str, name: str) -> Sequence[dict[str, Any]] | None:
+        """What a server tells of a bean of name nodes: nothing if it has none, None if it does not answer."""
         query = {"qry": f"Hadoop:service=NameNode,name={name}"}
-        for url in self.url.split(";"):
-            try:
-                yield page_of(url, self._user, self._security, "/jmx", query, self._tls)["beans"]
-            except (WalferryError, LookupError) as error:
-                _log.info("%s does not tell of its %s: %s", url, name, hidden(str(error)))
-                yield unknown
+        try:
+            found: list[dict[str, Any]] = page_of(url, self._user, self._security, "/jmx", query, self._tls)["beans"]
+            return found
+        except (WalferryError, LookupError) as error:
+            _log.info("%s does not tell of its %s: %s", url, name, hidden(str(error)))
+            return None
 
     def close(self) -> None:
         """Close idle connections."""
@@ -427,57 +459,6 @@ class _Client(hdfs.Client):  # type: ignore[misc]
 
     _check_access = hdfs.client._Request("GET")
     _get_quota_usage = hdfs.client._Request("GET")
-
-
-class _Session(requests.Session):
-    """Counts the requests to name nodes, not those to data nodes, and adds the token of a secured HDFS to them."""
-
-    def __init__(
-        self, name_nodes: Iterable[str], meter: Meter | None, tokens: Tokens | None, answer_s: float | None
-    ) -> None:
-        """`answer_s`: how long a name node is waited for if there are several, then the next one is asked."""
-        super().__init__()
-        self._answer_s = answer_s
-        self._name_nodes = {urlsplit(url).netloc for url in name_nodes}
-        self._meter = meter
-        self._tokens = tokens
-        if tokens is not None:
-            self.trust_env = False  # a proxy or ~/.netrc would add to the requests, or read them
-            self.verify = verified_by()
-
-    def request(  # type: ignore[override]  # the one form in which the package calls it
-        self, method: str, url: str, *, params: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> requests.Response:
-        name_node = urlsplit(url).netloc in self._name_nodes
-        if name_node and self._meter is not None:
-            self._meter.request(Service.NAMENODE)
-        if not name_node or "delegation=" in url:  # the URL of a redirect has the token
-            return super().request(method, url, params=params, **kwargs)
-        if self._tokens is None:
-            return self._asked(method, url, params, kwargs)
-        token = self._tokens.current()
-        answer = self._asked(method, url, {**(params or {}), "delegation": token.encoded()}, kwargs)
-        if answer.status_code not in (401, 403) or "InvalidToken" not in answer.text:
-            return answer
-        # Refused before anything was done, so also a change may be sent again.
-        token = self._tokens.after(token, "InvalidToken")
-        return self._asked(method, url, {**(params or {}), "delegation": token.encoded()}, kwargs)
-
-    def _asked(
-        self, method: str, url: str, params: Mapping[str, Any] | None, options: dict[str, Any]
-    ) -> requests.Response:
-        """The answer of a name node, or of the data node that it names, which has the whole time.
-
-        A gateway names itself for a data node; only what has an operation of WebHDFS in `params` is asked of a name
-        node.
-        """
-        if self._answer_s is None or "op" not in (params or {}):
-            return super().request(method, url, params=params, **options)
-        once = {**options, "allow_redirects": False, "timeout": self._answer_s}
-        answer = super().request(method, url, params=params, **once)
-        if not answer.is_redirect or not options.get("allow_redirects", True):
-            return answer
-        return super().request(method, urljoin(answer.url, answer.headers["location"]), **options)
 
 
 def _status(path: str, facts: dict[str, Any]) -> FileStatus:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from posixpath import dirname
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from walferry.formats.cells import Int32s, Int64s
 from walferry.formats.wal import EntryBatch
-from walferry.storage import FileSystem
+from walferry.storage import FileSystem, temporary
 from walferry.streams.message.changes import Form, Messages, messages
 from walferry.streams.message.events import Message
 from walferry.streams.ordering.stays import Opened, Taken
@@ -93,9 +94,12 @@ class Claims:
         """Keep a message, and return its path. The same name always has the same content, so it is kept once."""
         path = f"{self.folder}/{name}"
         if self.files.status(path) is None:
-            begun = f"{path}.begun"
-            self.files.write(begun, [content], overwrite=True)
-            self.files.rename(begun, path)
+            with temporary(self.files, dirname(path)) as begun:
+                self.files.write(begun, [content])
+                try:
+                    self.files.rename(begun, path)
+                except FileExistsError:  # another attempt has kept it meanwhile
+                    self.files.delete(begun)
         return path
 
 

@@ -9,6 +9,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.rights import Right, as_refused
 from walferry.replay.keeping.obstacles import peer_obstacles
 from walferry.run.log_folder import folder_obstacle
+from walferry.run.name_nodes import require_no_old_states
 from walferry.run.run import file_system
 from walferry.streams.destination import examine_destination, plan_destination
 from walferry.streams.snapshot.taking import require_readable
@@ -70,5 +71,6 @@ def _require_source(spec: ResolvedStreamSpec, source: HBaseClient) -> None:
         raise UsageError(as_refused(source.address.user, lacking))
     if (misplaced := folder_obstacle(source)) is not None:
         raise UsageError(f"source: {misplaced}")
+    require_no_old_states(address, "source")
     if obstacles := list(peer_obstacles(source)):
         raise UsageError(f"a stream needs a replication peer, which keeps the log: {'; '.join(obstacles)}")

@@ -161,15 +161,17 @@ class _WithCopies:
         found = self._copied(path)
         return self._files.read(path, offset, length) if found is None else found.read(offset, length)
 
-    def write(
-        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
-    ) -> None:
+    def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
         """Create the file on the cluster's own file system."""
-        self._files.write(path, chunks, overwrite=overwrite, block_size=block_size)
+        self._files.write(path, chunks, block_size=block_size)
 
     def rename(self, source: str, destination: str) -> None:
         """Rename a file or folder of the cluster's own."""
         self._files.rename(source, destination)
+
+    def replace(self, source: str, destination: str) -> None:
+        """Give a file of the cluster's own the name of another one."""
+        self._files.replace(source, destination)
 
     def delete(self, path: str, recursive: bool = False) -> bool:
         """Delete a file or folder of the cluster's own."""

@@ -132,9 +132,9 @@ def list_live(file_system: FileSystem, root: str) -> list[WalFile]:
             continue  # a folder was renamed to -splitting or removed between the two listings
     if file_system.status(f"{root}/WALs") is None:
         raise UsageError(
-            f"there is no folder {root}/WALs, so HBase keeps its logs elsewhere: if hbase.wal.dir is set, set `waldir` "
-            "to it, and `wal_webhdfs` if that is on another HDFS than the root folder; otherwise check `rootdir` and "
-            "`webhdfs`",
+            f"there is no folder {root}/WALs, so this is not HBase's root folder, or HBase keeps its logs elsewhere: "
+            "check `rootdir` and `webhdfs`, or the path that you gave; if hbase.wal.dir is set, set `waldir` to it, "
+            "and `wal_webhdfs` if that is on another HDFS than the root folder",
             path=f"{root}/WALs",
         )
     raise TransientError(f"the folders below {root}/WALs kept moving while they were listed; try again", path=root)

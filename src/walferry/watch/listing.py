@@ -18,8 +18,9 @@ from walferry.errors import TransientError, WalferryError, causes
 from walferry.security import Kerberos, Tls
 from walferry.security.tls import context
 from walferry.storage import PermissionDeniedError
+from walferry.storage.addresses import servers_of
 from walferry.storage.https import refused
-from walferry.storage.tokens import ANSWER_SECONDS, Tokens, servers_of, tokens_of
+from walferry.storage.tokens import ANSWER_SECONDS, Tokens, tokens_of
 from walferry.wal.files import Place, WalFile, listed_as_sealed, parse_wal_name
 
 TIMEOUT_SECONDS = 60.0

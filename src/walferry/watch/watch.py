@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from walferry.run.progress.requests import requests_of
 from walferry.run.recorded_spec import options_of, source_of, spec_of
 from walferry.run.spec import Cluster
 from walferry.security import Kerberos, Tls
+from walferry.storage import FileSystem
 from walferry.wal.copies import log_files_of
 from walferry.wal.files import Place, WalFile
 from walferry.wal.open import Until, bytes_held, open_wal
@@ -142,7 +144,9 @@ def news(ledger: Ledger, run: RunRecord, cluster: Cluster, since_ms: int) -> New
     files = ledger.of(run.run_id).log.files()
     sealed = [file for file in files if (file.sealed_ms or 0) > since_ms and file.state != "missing"]
     through = max([since_ms, *(file.first_seen_ms for file in files), *(file.sealed_ms or 0 for file in files)])
-    with_edits = sum(file.length > SMALL_BYTES or _holds_edits(cluster, as_listed(file)) for file in sealed)
+    root = cluster.address().wal_path
+    with closing(log_files_of(cluster.address())) as logs:
+        with_edits = sum(file.length > SMALL_BYTES or _holds_edits(logs, root, as_listed(file)) for file in sealed)
     return News(
         through_ms=through,
         sealed=len(sealed),
@@ -152,11 +156,11 @@ def news(ledger: Ledger, run: RunRecord, cluster: Cluster, since_ms: int) -> New
     )
 
 
-def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
+def _holds_edits(files: FileSystem, root: str, file: WalFile) -> bool:
     """Whether a small log holds edits of user tables, not only markers of flushes and openings, which an idle cluster
     writes too. A log that cannot be read counts as holding edits."""
     try:
-        for batch in open_wal(log_files_of(cluster.address()), cluster.address().wal_path, file, Until.NOW):
+        for batch in open_wal(files, root, file, Until.NOW):
             user = [not table.startswith(b"hbase:") for table in batch.tables]
             if any(user[table] for table in batch.table[batch.holds_data]):
                 return True
@@ -261,11 +265,11 @@ def run_facts(
 
 def _oldest_waiting_ms(run: RunRecord, backlog: Collection[WalFile], listing: Listing) -> int:
     """When the oldest file with waiting sealed edits was last written; the present moment if none wait."""
-    cluster = spec_of(run).source
-    closed = listing.sealed()
-    for file in sorted((f for f in backlog if f.name in closed), key=lambda f: listing.modified_ms[f.name]):
-        if file.length > SMALL_BYTES or _holds_edits(cluster, file):
-            return listing.modified_ms[file.name]
+    address, closed = spec_of(run).source.address(), listing.sealed()
+    with closing(log_files_of(address)) as logs:
+        for file in sorted((f for f in backlog if f.name in closed), key=lambda f: listing.modified_ms[f.name]):
+            if file.length > SMALL_BYTES or _holds_edits(logs, address.wal_path, file):
+                return listing.modified_ms[file.name]
     return time.time_ns() // 1_000_000
 
 

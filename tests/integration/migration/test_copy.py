@@ -19,6 +19,7 @@ from walferry.migration.plan import plan_run
 from walferry.replay.rights.lease import resource
 from walferry.run.run import archive_folder
 from walferry.storage import FileSystem
+from written import write_anew
 
 pytestmark = pytest.mark.cluster
 
@@ -173,7 +174,7 @@ def test_a_file_that_was_copied_wrong_shuts_the_gate(
         first = run.done("copy", table)["copied"][0]
         whole = b"".join(run.target_files.read(first["target"]))
         flipped = whole[:60] + bytes([whole[60] ^ 1]) + whole[61:]
-        run.target_files.write(first["target"], [flipped], overwrite=True)
+        write_anew(run.target_files, first["target"], [flipped])
         with pytest.raises(WalferryError, match=f"after_copy of {run.run_id} failed") as caught:
             check_copy(run, tmp_path / "docs")
         assert caught.value.regions == [f"{table} {first['region']}"]

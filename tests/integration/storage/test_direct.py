@@ -16,6 +16,7 @@ from walferry.embedded.cluster import MiniCluster
 from walferry.errors import TransientError
 from walferry.storage import WebHdfs
 from walferry.storage.direct import CHUNK_BYTES, DirectHdfs
+from written import write_anew
 
 pytestmark = pytest.mark.cluster
 
@@ -128,7 +129,7 @@ def test_a_failed_write_is_transient_and_the_next_one_takes_webhdfs(
         broken.setattr(hdfs_native.FileWriter, "write", failing)
         with pytest.raises(TransientError, match=f"write of {folder}/a.*no data node"):
             files.write(f"{folder}/a", [CONTENT])
-        files.write(f"{folder}/a", [CONTENT], overwrite=True)
+        write_anew(files, f"{folder}/a", [CONTENT])
     assert b"".join(files.read(f"{folder}/a")) == CONTENT
 
 
@@ -139,7 +140,7 @@ def test_what_the_caller_raises_leaves_no_open_file_behind(files: DirectHdfs, fo
 
     with pytest.raises(KeyError, match="the source is gone"):
         files.write(f"{folder}/a", chunks())
-    files.write(f"{folder}/a", [b"anew"], overwrite=True)
+    write_anew(files, f"{folder}/a", [b"anew"])
     assert b"".join(files.read(f"{folder}/a")) == b"anew"
 
 

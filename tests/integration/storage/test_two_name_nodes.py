@@ -31,6 +31,7 @@ from walferry.errors import TransientError
 from walferry.storage import WebHdfs, name_nodes, open_file_system, open_hdfs
 from walferry.storage.direct import DirectHdfs
 from walferry.watch.listing import list_wals
+from written import write_anew
 
 pytestmark = pytest.mark.cluster
 
@@ -114,7 +115,7 @@ def test_a_nameservice_is_read_and_written_directly_and_any_name_node_may_be_nam
 
 
 def test_a_url_of_a_nameservice_is_read_directly(pair: TwoNameNodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    files_on(pair).write("/named", [CONTENT], overwrite=True)
+    write_anew(files_on(pair), "/named", [CONTENT])
     addresses = str(pair.address.webhdfs).replace("http://", "")
     files, path = open_file_system("hdfs://mini/named", user=pair.address.user, webhdfs=addresses)
     with only_directly(monkeypatch):
@@ -215,7 +216,7 @@ def test_a_name_node_that_is_killed_costs_no_byte_whatever_it_was_asked(pair: Tw
     folder, before, after = "/killed", str(pair.active), other(pair)
     files = files_on(pair)
     here, there = files.url.split(";")
-    files.write(f"{WALS}/rs%2C1%2C2.10", [b"log"], overwrite=True)
+    write_anew(files, f"{WALS}/rs%2C1%2C2.10", [b"log"])
     for name in ("old", "older", "unwanted", "unloved"):
         files.write(f"{folder}/{name}", [b"small"])
     with losing(here, "DELETE", lambda: None) as proxy:
@@ -236,7 +237,7 @@ def test_a_name_node_that_is_killed_costs_no_byte_whatever_it_was_asked(pair: Tw
     failure = work.pop("write direct").exception(120)
     if failure is not None:  # only the caller has the chunks
         assert isinstance(failure, TransientError)
-        files_on(pair, direct=True).write(f"{folder}/write-direct", [CONTENT], overwrite=True)
+        write_anew(files_on(pair, direct=True), f"{folder}/write-direct", [CONTENT])
     found = {name: one.result(120) for name, one in work.items()}
     assert found["list"] == found["list_wals"] == ["rs%2C1%2C2.10"]
     assert found["status"].length == len(CONTENT)
@@ -255,7 +256,7 @@ def test_a_name_node_that_hangs_is_left_for_the_other_one(pair: TwoNameNodes, mo
     folder, before, after = "/hanging", str(pair.active), other(pair)
     known, new = files_on(pair, direct=True), files_on(pair, direct=True)
     for path, content in ((f"{folder}/a", CONTENT), (f"{folder}/old", b"small"), (f"{WALS}/rs%2C1%2C2.10", b"log")):
-        known.write(path, [content], overwrite=True)
+        write_anew(known, path, [content])
     with only_directly(monkeypatch):
         assert b"".join(known.read(f"{folder}/a", 0, len(CONTENT))) == CONTENT
     os.kill(pair.pids[before], signal.SIGSTOP)
@@ -319,7 +320,7 @@ def test_a_file_whose_creation_was_not_answered_is_neither_somebody_elses_nor_wr
             patch.setitem(name_nodes._known, files._nameservice, proxied)
             with pytest.raises(TransientError, match="did not say in time whether it created /created"):
                 files.write("/created", [CONTENT])
-            files.write("/created", [CONTENT], overwrite=True)
+            write_anew(files, "/created", [CONTENT])
         server.shutdown()
     assert Losing.lost
     assert b"".join(WebHdfs(str(address.webhdfs), address.user).read("/created")) == CONTENT

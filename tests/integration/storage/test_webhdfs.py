@@ -21,7 +21,14 @@ from walferry.errors import TransientError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.request_meter import Meter, RequestRates, Service, counted
-from walferry.storage import PermissionDeniedError, QuotaExceededError, WebHdfs, open_file_system, open_hdfs
+from walferry.storage import (
+    PermissionDeniedError,
+    QuotaExceededError,
+    WebHdfs,
+    open_file_system,
+    open_hdfs,
+    temporary,
+)
 from walferry.wal.files import list_wals
 from walferry.watch.listing import list_wals as watched
 
@@ -173,7 +180,7 @@ def test_a_file_is_no_folder(files: WebHdfs, folder: str) -> None:
         files.list(f"{folder}/file")
 
 
-def test_nothing_is_overwritten_unless_asked(files: WebHdfs, folder: str) -> None:
+def test_a_file_is_replaced_only_when_asked_and_then_at_once(files: WebHdfs, folder: str) -> None:
     path, other = f"{folder}/file", f"{folder}/other"
     files.write(path, [b"old"])
     files.write(other, [b"other"])
@@ -182,12 +189,25 @@ def test_nothing_is_overwritten_unless_asked(files: WebHdfs, folder: str) -> Non
     with pytest.raises(FileExistsError):
         files.rename(other, path)
     assert b"".join(files.read(path)) == b"old"
-    files.write(path, [b"new"], overwrite=True)
+    for content in (b"new", b"newer"):
+        with temporary(files, folder) as new:
+            files.write(new, [content])
+            files.replace(new, path)
+    assert [status.name for status in files.list(folder)] == ["file", "other"]
     files.rename(path, f"{folder}/renamed")
-    assert b"".join(files.read(f"{folder}/renamed")) == b"new"
+    assert b"".join(files.read(f"{folder}/renamed")) == b"newer"
     assert files.status(path) is None
+    files.replace(other, path)
+    assert b"".join(files.read(path)) == b"other"
+    with pytest.raises(FileNotFoundError, match="other is not on"):
+        files.replace(other, path)
+    with pytest.raises(FileExistsError):
+        files.replace(path, folder)
     with pytest.raises(WalferryError, match="did not rename"):
-        files.rename(other, f"{folder}/no/such/folder")
+        files.rename(path, f"{folder}/no/such/folder")
+    with pytest.raises((WalferryError, FileNotFoundError)):
+        files.replace(path, f"{folder}/no/such/folder")
+    assert b"".join(files.read(path)) == b"other"
 
 
 def test_an_attempt_to_write_that_comes_late_does_not_empty_what_the_next_one_has_written(
@@ -204,13 +224,12 @@ def test_an_attempt_to_write_that_comes_late_does_not_empty_what_the_next_one_ha
             assert go_on.wait(60)
         return request(method, url, **options)
 
-    files.write(path, [b"old"])
     monkeypatch.setattr(files._client, "_request", late)
-    abandoned = begun(lambda: files.write(path, [b""], overwrite=True), "late")
+    abandoned = begun(lambda: files.write(path, [b""]), "late")
     assert placed.wait(60)
-    files.write(path, [b"finished"], overwrite=True)
+    files.write(path, [b"finished"])
     go_on.set()
-    assert isinstance(abandoned.exception(60), TransientError)
+    assert isinstance(abandoned.exception(60), FileExistsError)
     assert b"".join(files.read(path)) == b"finished"
 
 

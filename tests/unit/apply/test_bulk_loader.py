@@ -73,7 +73,7 @@ def test_rows_that_no_region_holds_are_an_error(size: int, found: list[Region]) 
 def route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Route:
     client = SimpleNamespace(cluster_id=lambda: str(UUID(int=1)), regions=lambda table: regions(b"", b""))
     monkeypatch.setattr(bulk_loader, "shared_client", lambda target: client)
-    monkeypatch.setattr(bulk_loader, "hdfs_of", lambda *_: Local())
+    monkeypatch.setattr(bulk_loader, "shared_files", lambda *_: Local())
     target = ClusterAddress("zk", webhdfs="http://nn:1", rootdir=f"hdfs://nn{tmp_path}")
     return Route(target, "", (1, 1), target, {"t": "t"}, Guard(), write_limits())
 
@@ -117,10 +117,8 @@ class SlowToClose(Local):
     def __init__(self) -> None:
         self.may_close, self.closed = threading.Event(), list[str]()
 
-    def write(
-        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
-    ) -> None:
-        super().write(path, chunks, overwrite=overwrite, block_size=block_size)
+    def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
+        super().write(path, chunks, block_size=block_size)
         assert self.may_close.wait(20)
         self.closed.append(path)
 
@@ -135,7 +133,7 @@ def test_a_file_may_be_closed_while_the_next_is_written_but_not_after_it_is_load
         requested.append([file.path for file in staged])
         return []
 
-    monkeypatch.setattr(bulk_loader, "hdfs_of", lambda *_: files)
+    monkeypatch.setattr(bulk_loader, "shared_files", lambda *_: files)
     monkeypatch.setattr(Loader, "_load_once", load_once)
     loader = Loader(route, "t", f"{tmp_path}/piece")
     staged = [file for family in (b"f", b"g") for file in loader.stage(family, b"", StoreFormat(), cells(30))]
@@ -153,18 +151,16 @@ def test_however_many_regions_there_are_a_few_files_are_closed_at_a_time(
     writing, most, changed = list[str](), list[int](), threading.Lock()
 
     class Slow(Local):
-        def write(
-            self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
-        ) -> None:
+        def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
             with changed:
                 writing.append(path)
                 most.append(len(writing))
-            super().write(path, chunks, overwrite=overwrite, block_size=block_size)
+            super().write(path, chunks, block_size=block_size)
             time.sleep(0.05)
             with changed:
                 writing.remove(path)
 
-    monkeypatch.setattr(bulk_loader, "hdfs_of", lambda *_: Slow())
+    monkeypatch.setattr(bulk_loader, "shared_files", lambda *_: Slow())
     loader = Loader(route, "t", f"{tmp_path}/piece")
     monkeypatch.setattr(loader._client, "regions", lambda table: regions(b"", *ROWS[1:], b""))
     staged = [file for family in (b"f", b"g") for file in loader.stage(family, b"", StoreFormat(), cells(30))]
@@ -181,7 +177,7 @@ def test_nothing_is_written_to_once_staging_has_failed(
         raise UsageError("the source is gone")
 
     files = SlowToClose()
-    monkeypatch.setattr(bulk_loader, "hdfs_of", lambda *_: files)
+    monkeypatch.setattr(bulk_loader, "shared_files", lambda *_: files)
     loader = Loader(route, "t", f"{tmp_path}/piece")
     loader.stage(b"f", b"", StoreFormat(), cells(30))
     threading.Timer(0.2, files.may_close.set).start()

@@ -15,6 +15,7 @@ from walferry.formats.cells import encode_cell
 from walferry.ledger import Ledger, LogPosition
 from walferry.run.run import Run
 from walferry.storage import Local
+from written import write_anew
 
 HOUR = 3_600_000
 NOW = 1_790_000_000_000
@@ -25,7 +26,7 @@ def write(run: Run, folder: str, group: str, number: int, row: bytes) -> None:
     cell = encode_cell(row, b"f", b"q", 1, 4)
     Path(f"{run.wal_root}/WALs").mkdir(parents=True, exist_ok=True)
     content = [header(), entry([cell], table_name=b"shop:orders"), TRAILER]
-    Local().write(f"{run.wal_root}/{folder.format(unquote(group))}/{group}.{number}", content, overwrite=True)
+    write_anew(Local(), f"{run.wal_root}/{folder.format(unquote(group))}/{group}.{number}", content)
 
 
 @pytest.mark.parametrize("folder", ["oldWALs", "WALs/{}-splitting"])

@@ -18,7 +18,7 @@ from walferry.run import log_folder, moved
 from walferry.run.heartbeat import RunBusyError, beating
 from walferry.run.moved import accept_moved
 from walferry.run.start import hand_over
-from walferry.storage import FileStatus, Local, PermissionDeniedError
+from walferry.storage import FileStatus, Local, PermissionDeniedError, WebHdfs
 
 OLD, NEW = "zk1:2181", "zk2:2181"
 SERVER = Server("rs", 1, 2)
@@ -105,6 +105,15 @@ def test_another_cluster_is_refused_by_its_id_in_zookeeper_or_below_its_root(led
         accept_moved(ledger, "move", "me", spec(tmp_path, NEW), "me")
     (tmp_path / "source" / "hbase.id").unlink()
     with pytest.raises(UsageError, match=r"the id in the root folder hdfs://.* is none"):
+        accept_moved(ledger, "move", "me", spec(tmp_path, NEW), "me")
+    assert ledger.run("move-1").spec == spec(tmp_path, OLD)
+
+
+def test_a_name_node_that_is_an_observer_is_refused(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WebHdfs, "behind", lambda files: iter([(files.url, "is an Observer")]))
+    with pytest.raises(UsageError, match=r"^source\.webhdfs: http://nn:1 is an Observer, so a log could be missing"):
         accept_moved(ledger, "move", "me", spec(tmp_path, NEW), "me")
     assert ledger.run("move-1").spec == spec(tmp_path, OLD)
 

@@ -68,6 +68,10 @@ def test_what_the_example_calls_a_default_is_one() -> None:
             "move.yaml: source.webhdfs: leave user and password out: ledger and errors show the address",
         ),
         (
+            {"source": CLUSTER | {"rootdir": "hdfs://nn:abc/hbase"}},
+            "move.yaml: source.rootdir: what it has in place of a port is no number",
+        ),
+        (
             {"source": CLUSTER | {"webhdfs": "http://nn1:9870;nn2:9870"}},
             "move.yaml: source.webhdfs: give http://host:port of each NameNode, separated by ;",
         ),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import threading
+import time
 from collections.abc import Iterable, Iterator
 
 import hdfs_native
 import pytest
 
 from walferry.errors import TransientError
-from walferry.storage import WebHdfs, direct
+from walferry.storage import WebHdfs, direct, name_nodes
 from walferry.storage.direct import CHUNK_BYTES, DirectHdfs
 
 LARGE = [bytes(CHUNK_BYTES), b"end"]
@@ -41,15 +43,12 @@ def created(monkeypatch: pytest.MonkeyPatch) -> Created:
     """The files that are there."""
     there: Created = {}
 
-    def write(
-        self: WebHdfs, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
-    ) -> None:
-        if path in there and not overwrite:
+    def write(self: WebHdfs, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
+        if path in there:
             raise FileExistsError(path)
         there[path] = b"".join(chunks)
 
     monkeypatch.setattr(WebHdfs, "write", write)
-    monkeypatch.setattr(WebHdfs, "_clear", lambda _, path: there.pop(path, None))
     return there
 
 
@@ -59,14 +58,11 @@ def files_at(name_node: object) -> DirectHdfs:
     return files
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_that_may_be_created_yet_is_not_created_by_webhdfs_beside_that(
-    overwrite: bool, created: Created
-) -> None:
+def test_a_file_that_may_be_created_yet_is_not_created_by_webhdfs_beside_that(created: Created) -> None:
     """Hole: WebHDFS found the file there, which ended the run; or the late creation emptied what it had written."""
     files = files_at(name_node := Slow(created, late=False))
     with pytest.raises(TransientError, match="did not say in time whether it created /a"):
-        files.write("/a", LARGE, overwrite=overwrite)
+        files.write("/a", LARGE)
     files.write("/b", LARGE)
     name_node.answers.set()
     assert created == {"/a": b"", "/b": b"".join(LARGE)}, "the next file goes through WebHDFS"
@@ -76,11 +72,18 @@ def test_a_creation_that_comes_late_does_not_empty_what_the_next_attempt_has_wri
     """Hole: when the name node that hung died, the library asked the next one to overwrite the file."""
     files = files_at(name_node := Slow(created, late=True))
     with pytest.raises(TransientError, match="did not say in time whether it created /a"):
-        files.write("/a", LARGE, overwrite=True)
-    files.write("/a", LARGE, overwrite=True)
+        files.write("/a", LARGE)
+    files.write("/a", LARGE)
     name_node.answers.set()
     assert name_node.done.wait(20)
     assert created == {"/a": b"".join(LARGE)}
+
+
+class Twice:
+    """A name node that the library asks once more after a lost answer, and that has created the file."""
+
+    def create(self, path: str, options: hdfs_native.WriteOptions) -> object:
+        raise FileExistsError(f"Failed to CREATE_FILE {path}: {direct._OWN}")
 
 
 class Full:
@@ -90,12 +93,78 @@ class Full:
         raise FileExistsError(path)
 
 
-def test_a_file_that_is_there_again_after_its_deletion_is_written_by_the_next_attempt(created: Created) -> None:
-    """An earlier attempt may have created it late, which is no reason to end the run."""
-    with pytest.raises(TransientError, match=r"/a was deleted on http://127.0.0.1:1 to be written anew, and was there"):
-        files_at(Full()).write("/a", LARGE, overwrite=True)
+def test_a_file_of_this_clients_own_that_the_library_finds_there_is_not_taken_for_anothers() -> None:
+    with pytest.raises(TransientError, match="did not say in time whether it created /a"):
+        files_at(Twice()).write("/a", LARGE)
     with pytest.raises(FileExistsError):
         files_at(Full()).write("/a", LARGE)
+
+
+class Gone:
+    """A name node whose connection breaks once it has created a file."""
+
+    def __init__(self, created: Created) -> None:
+        self.created = created
+
+    def create(self, path: str, options: hdfs_native.WriteOptions) -> object:
+        self.created[path] = b""
+        raise OSError("connection reset")
+
+
+def test_a_file_that_webhdfs_finds_there_after_the_name_node_was_asked_directly_may_be_this_clients_own(
+    created: Created,
+) -> None:
+    with pytest.raises(TransientError, match="did not say in time whether it created /a"):
+        files_at(Gone(created)).write("/a", LARGE)
+    created["/b"] = b"another's"
+    with pytest.raises(FileExistsError):
+        files_at(Gone(created)).write("/b", [b"small"])
+
+
+def test_where_direct_access_has_failed_no_new_client_of_this_process_tries_it_for_a_while(
+    created: Created, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: each attempt at a piece, and each look at a log, made a client of its own, which waited anew."""
+    tried: list[str] = []
+
+    def connected(files: DirectHdfs) -> None:
+        tried.append(files.user)
+        raise OSError("no route")
+
+    def files(user: str, url: str = "http://127.0.0.1:1") -> DirectHdfs:
+        return DirectHdfs(url, user, "hdfs://127.0.0.1:1")
+
+    monkeypatch.setattr(DirectHdfs, "_connected", connected)
+    files("kim").write("/a", LARGE)
+    files("kim").write("/b", LARGE)
+    files("ann").write("/c", LARGE)  # who may fail for another reason
+    files("kim", "http://127.0.0.1:2").write("/d", LARGE)
+    assert tried == ["kim", "ann", "kim"]
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + name_nodes.REST_SECONDS)
+    files("kim").write("/e", LARGE)
+    assert len(tried) == 4
+    assert set(created) == {"/a", "/b", "/c", "/d", "/e"}
+
+
+def test_name_nodes_that_may_have_moved_are_looked_for_anew_and_asked_by_a_new_client(
+    half: tuple[DirectHdfs, list[Half]], created: Created, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: the addresses were looked up anew only for a client that had not connected yet."""
+    files, made = half
+    service = files._nameservice
+    assert service is not None
+    monkeypatch.setattr(name_nodes, "_known", {service: ("old:8020",)})
+
+    def broken(_: Half, path: str) -> None:
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(Half, "read", broken)
+    monkeypatch.setattr(WebHdfs, "_open", lambda *_: iter([b"by WebHDFS"]))
+    assert list(files.read("/a")) == [b"by WebHDFS"]
+    assert name_nodes._known == {}
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + name_nodes.REST_SECONDS)
+    assert list(files.read("/a")) == [b"by WebHDFS"]
+    assert len(made) == 2
 
 
 class Writing(io.RawIOBase):
@@ -108,15 +177,25 @@ class Writing(io.RawIOBase):
         self.answers.wait(20)
         raise OSError("nobody waits any more")
 
+    def close(self) -> None:
+        closed.append(True)
+
+
+closed: list[bool] = []
+
 
 class Half:
-    """A name node that answers for the root folder, creates files, and opens none."""
+    """A name node that answers for the root folder unless it `hangs`, creates files, and opens none."""
+
+    hangs = False
 
     def __init__(self, answers: threading.Event) -> None:
         self.answers = answers
 
     def get_file_info(self, path: str) -> None:
         assert path == "/"
+        if self.hangs:
+            self.answers.wait(20)
 
     def create(self, path: str, options: object) -> Writing:
         return Writing(self.answers)
@@ -149,6 +228,30 @@ def test_a_data_node_that_hangs_is_not_taken_for_a_name_node(
         files.write("/a", LARGE)
     files.write("/b", LARGE)
     assert (list(created), len(made)) == (["/b"], 1), "the next file goes through WebHDFS"
+
+
+def test_a_name_node_that_hangs_while_a_file_is_written_is_not_taken_for_a_data_node(
+    half: tuple[DirectHdfs, list[Half]], created: Created, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, made = half
+    monkeypatch.setattr(Half, "hangs", True)
+    with pytest.raises(TransientError, match="no answer in time"):
+        files.write("/a", LARGE)
+    with pytest.raises(TransientError, match="no answer in time"):
+        files.write("/a", LARGE)
+    assert (created, len(made)) == ({}, 2), "the next file is written by the other name node"
+
+
+def test_a_file_that_could_not_be_written_is_closed_only_once(
+    half: tuple[DirectHdfs, list[Half]], created: Created
+) -> None:
+    """Its finalizer would close it once more, and wait for a name node."""
+    closed.clear()
+    with pytest.raises(TransientError, match="no answer in time"):
+        half[0].write("/a", LARGE)
+    gc.collect()
+    half[1][0].answers.set()
+    assert sum(closed) <= 1
 
 
 def test_name_nodes_that_open_no_file_are_each_asked_and_then_left(

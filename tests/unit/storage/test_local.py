@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
-from walferry.storage import Local
+from walferry.storage import Local, temporary
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_a_file_is_no_folder(files: Local, tmp_path: Path) -> None:
         files.list(str(tmp_path / "file"))
 
 
-def test_nothing_is_overwritten_unless_asked(files: Local, tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_by_another_one_that_is_whole(files: Local, tmp_path: Path) -> None:
     path, other = str(tmp_path / "file"), str(tmp_path / "other")
     files.write(path, [b"old"])
     files.write(other, [b"other"])
@@ -64,8 +65,29 @@ def test_nothing_is_overwritten_unless_asked(files: Local, tmp_path: Path) -> No
     with pytest.raises(FileExistsError):
         files.rename(other, path)
     assert b"".join(files.read(path)) == b"old"
-    files.write(path, [b"new"], overwrite=True)
-    assert b"".join(files.read(path)) == b"new"
+    files.replace(other, path)
+    assert b"".join(files.read(path)) == b"other"
+    files.replace(path, other)
+    assert (files.status(path), b"".join(files.read(other))) == (None, b"other")
+    with pytest.raises(FileExistsError):
+        files.replace(other, str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        files.replace(path, other)
+
+
+def test_a_file_that_is_begun_under_a_name_of_its_own_is_removed_after_an_error(files: Local, tmp_path: Path) -> None:
+    def half() -> Iterator[bytes]:
+        yield b"half"
+        raise KeyError
+
+    for folder in (tmp_path, tmp_path / "new"):
+        with pytest.raises(KeyError), temporary(files, str(folder)) as begun:
+            files.write(begun, half())
+    (tmp_path / "new").rmdir()
+    with temporary(files, str(tmp_path)) as begun:
+        files.write(begun, [b"whole"])
+        files.rename(begun, f"{tmp_path}/wanted")
+    assert [status.name for status in files.list(str(tmp_path))] == ["wanted"]
 
 
 def test_a_folder_goes_with_all_it_holds_only_when_asked(files: Local, tmp_path: Path) -> None:

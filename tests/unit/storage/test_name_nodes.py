@@ -171,3 +171,30 @@ def test_a_worker_learns_of_its_driver_and_asks_nobody(
     name_nodes.forget(service)
     assert service.name_nodes() == ("a.example:8020", "b.example:8020")
     assert asked == [url]
+
+
+def test_a_worker_of_another_os_user_takes_what_its_driver_has_found() -> None:
+    of_driver, of_worker = (Nameservice("here", ("http://a:9870",), user) for user in ("kim", "yarn"))
+    name_nodes.learn({of_driver: ("a.example:8020", "b.example:8020")})
+    assert of_worker.name_nodes() == ("a.example:8020", "b.example:8020")
+
+
+def test_a_nameservice_may_have_one_name_node(showing: Showing) -> None:
+    url = showing(page=page({"dfs.nameservices": "alone", "dfs.namenode.rpc-address.alone": "a.example:8021"}))
+    assert Nameservice("alone", (url,), "kim").name_nodes() == ("a.example:8021",)
+
+
+def test_variables_in_the_operators_files_are_left_to_the_name_nodes_page_which_shows_their_values(
+    showing: Showing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = [
+        ("dfs.ha.namenodes.here", "x"),
+        ("dfs.namenode.rpc-address.here.x", "${first.host}:8020"),
+        ("dfs.ha.namenodes.there", "${names}"),
+    ]
+    text = "".join(f"<property><name>{name}</name><value>{value}</value></property>" for name, value in properties)
+    (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{text}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    url = showing(page=page(CONFIGURATION))
+    assert Nameservice("here", (url,), "kim").name_nodes() == ("a.example:8020", "b.example:8020")
+    assert Nameservice("there", (url,), "kim").name_nodes() == ("other.example:8020",)

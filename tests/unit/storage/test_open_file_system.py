@@ -66,3 +66,16 @@ def test_a_name_nodes_address_with_a_password_is_refused_without_showing_it(webh
 def test_any_other_url_is_refused_with_what_to_use(url: str) -> None:
     with pytest.raises(UsageError, match="webhdfs://host:port/path"):
         open_file_system(url)
+
+
+def test_an_address_of_a_gateway_may_have_what_webhdfs_adds() -> None:
+    for address in ("https://knox:8443/gateway/x", "https://knox:8443/gateway/x/webhdfs/v1/"):
+        assert WebHdfs(address, "kim").url == "https://knox:8443/gateway/x"
+
+
+def test_a_port_that_is_none_is_told_as_such() -> None:
+    """Hole: a traceback, ValueError."""
+    with pytest.raises(UsageError, match="hdfs://nn:abc/x: what it has in place of a port is no number"):
+        open_file_system("hdfs://nn:abc/x", webhdfs="nn:9870")
+    with pytest.raises(UsageError, match="give http://host:port of each NameNode"):
+        open_file_system("/x", webhdfs="nn:98a0")

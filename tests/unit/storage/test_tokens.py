@@ -276,3 +276,23 @@ def test_a_page_that_is_forbidden_is_no_fault_of_the_principal(
         with pytest.raises(WalferryError, match=told) as raised:
             login.asked("GET", {}, path)
     assert "no administrator" in str(raised.value)
+
+
+def test_one_of_several_name_nodes_that_does_not_answer_a_login_is_soon_left_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    class Login:
+        def __init__(self, *args: Any) -> None:
+            waits.append(args[-1])
+            self.principal = "ferry"
+
+        def asked(self, *_: object) -> None:
+            raise TransientError("does not answer")
+
+    monkeypatch.setattr(tokens, "_Login", Login)
+    for urls in (("http://a",), ("http://a", "http://b")):
+        with pytest.raises(TransientError, match="does not answer"):
+            Tokens(urls, FERRY).current()
+    assert waits == [60, tokens.ANSWER_SECONDS, tokens.ANSWER_SECONDS]

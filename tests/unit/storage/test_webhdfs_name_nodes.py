@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from walferry.errors import TransientError
 from walferry.storage import WebHdfs, webhdfs
 
 
@@ -87,3 +88,40 @@ def test_only_what_name_nodes_are_asked_must_be_answered_soon(monkeypatch: pytes
         files = WebHdfs(f"{gateway};http://127.0.0.1:1", "kim")
         files.write("/a", [b"content"])
         assert b"".join(files.read("/a")) == b"content"
+
+
+@pytest.mark.parametrize("gateway", [True, False])
+def test_a_gateway_that_sends_contents_and_checksums_itself_has_the_whole_time_for_them(
+    gateway: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: each of two HttpFS servers had a name node's time."""
+    monkeypatch.setattr(webhdfs, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(webhdfs, "FAILOVER_SECONDS", 0.0)
+    monkeypatch.setattr(webhdfs, "ATTEMPTS", 1)
+    told: list[str] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> tuple[int, bytes, dict[str, str]]:
+        if handler.path.startswith("/jmx"):
+            told.append(handler.path)
+            return 200, json.dumps({"beans": [] if gateway else [{"State": "active"}]}).encode(), {}
+        time.sleep(1)
+        if "op=OPEN" in handler.path:
+            return 200, b"content", {}
+        return 200, json.dumps({"FileChecksum": {"algorithm": "MD5", "bytes": "00", "length": 1}}).encode(), {}
+
+    with server(answer) as url:
+        files = WebHdfs(f"{url};http://127.0.0.1:1", "kim")
+        if gateway:
+            assert (b"".join(files.read("/a")), files.checksum("/a")) == (b"content", "MD5:00")
+        else:
+            for ask in (lambda: next(files.read("/a")), lambda: files.checksum("/a")):
+                with pytest.raises(TransientError):
+                    ask()
+        assert len(told) == 1
+
+
+def test_a_page_that_is_no_object_tells_nothing() -> None:
+    """Hole: a traceback, TypeError."""
+    with server(lambda _: (200, b"[]", {})) as url:
+        files = WebHdfs(url, "kim")
+        assert (files.space_left(), files.is_gateway(), list(files.behind())) == (None, False, [])

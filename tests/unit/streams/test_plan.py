@@ -13,7 +13,7 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.run import log_folder
-from walferry.storage import Local
+from walferry.storage import Local, WebHdfs
 from walferry.streams import plan
 from walferry.streams.stream_spec import parse_stream_spec, resolve_stream
 
@@ -55,3 +55,9 @@ def test_a_source_that_could_not_restart_its_servers_under_a_peer_is_refused(
 
 def test_a_source_whose_logs_are_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has no folder of a live region server" in refusal("2.6.3", tmp_path, monkeypatch)
+
+
+def test_a_source_whose_name_node_is_an_observer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "WALs" / "rs,1,2").mkdir(parents=True)
+    monkeypatch.setattr(WebHdfs, "behind", lambda files: iter([(files.url, "is an Observer")]))
+    assert refusal("2.6.3", tmp_path, monkeypatch).startswith("source.webhdfs: http://nn:9870 is an Observer")

@@ -200,3 +200,14 @@ def test_nothing_is_told_of_the_schema_of_a_dropped_table() -> None:
     sink = Recorder()
     sent(sink, [Opened("t1", "a", 3, 0)], describe=lambda table: None)
     assert sink.values == []
+
+
+def test_a_claim_that_another_attempt_keeps_meanwhile_is_that_one(tmp_path: Path) -> None:
+    class Meanwhile(Local):
+        def rename(self, source: str, destination: str) -> None:
+            Path(destination).write_bytes(b"content")
+            super().rename(source, destination)
+
+    path = Claims(Meanwhile(), str(tmp_path)).put("topic/1/a.json", b"content")
+    assert [str(file) for file in tmp_path.rglob("*") if file.is_file()] == [path]
+    assert Path(path).read_bytes() == b"content"

@@ -139,7 +139,7 @@ def test_a_folder_that_is_renamed_while_it_is_listed_hides_no_file(root: Path) -
 def test_a_missing_folder_of_live_logs_is_named(tmp_path: Path) -> None:
     """It never comes by itself: HBase logs elsewhere."""
     (tmp_path / "oldWALs").mkdir()
-    with pytest.raises(UsageError, match=f"there is no folder {tmp_path}/WALs, so HBase keeps its logs elsewhere"):
+    with pytest.raises(UsageError, match=f"there is no folder {tmp_path}/WALs, so this is not HBase's root"):
         list_wals(Local(), str(tmp_path))
 
 

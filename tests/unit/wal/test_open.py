@@ -18,6 +18,7 @@ from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, list_wals
 from walferry.wal.keys import KEY_HEX
 from walferry.wal.open import Until, bytes_held, entry_at, is_length_final, open_wal, open_wal_at
+from written import write_anew
 
 SERVER = "rs,1,2"
 CELL = encode_cell(b"r", b"f", b"q", 1, 4)
@@ -33,7 +34,7 @@ class Open(Local):
 
 def entries(files: Local, root: Path, content: bytes) -> int:
     """How many entries are read of a log in a living server's folder."""
-    files.write(f"{root}/WALs/{SERVER}/rs%2C1%2C2.7", [content], overwrite=True)
+    write_anew(files, f"{root}/WALs/{SERVER}/rs%2C1%2C2.7", [content])
     (file,) = list_wals(files, str(root))
     wal = open_wal(files, str(root), file)
     read = sum(len(batch) for batch in wal)
@@ -164,7 +165,7 @@ def test_what_an_open_file_holds_is_told_though_it_is_listed_without_a_byte(tmp_
     files = Open()
 
     def held(content: bytes) -> int:
-        files.write(f"{tmp_path}/WALs/{SERVER}/rs%2C1%2C2.7", [content], overwrite=True)
+        write_anew(files, f"{tmp_path}/WALs/{SERVER}/rs%2C1%2C2.7", [content])
         (file,) = list_wals(files, str(tmp_path))
         return bytes_held(files, str(tmp_path), replace(file, length=0))
 

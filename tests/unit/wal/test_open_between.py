@@ -17,6 +17,7 @@ from walferry.wal import open as opening
 from walferry.wal.files import WalFile, list_wals
 from walferry.wal.keys import KEY_STORE, master_keys
 from walferry.wal.open import Until, open_wal
+from written import write_anew
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
 NAME = "rs%2C1%2C2.7"
@@ -30,7 +31,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def live(root: Path, content: bytes) -> WalFile:
-    Local().write(f"{root}/WALs/rs,1,2/{NAME}", [content], overwrite=True)
+    write_anew(Local(), f"{root}/WALs/rs,1,2/{NAME}", [content])
     (file,) = list_wals(Local(), str(root))
     return file
 

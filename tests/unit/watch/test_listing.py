@@ -18,7 +18,7 @@ import pytest
 from walferry.errors import TransientError
 from walferry.storage import PermissionDeniedError
 from walferry.wal.files import Place, WalFile
-from walferry.watch.listing import KnownWal, Listing, compare, list_wals
+from walferry.watch.listing import CONNECTIONS, KnownWal, Listing, compare, list_wals
 
 SERVER = "127.0.0.1,22363,1795246849244"
 GROUP = "127.0.0.1%2C22363%2C1795246849244"
@@ -282,3 +282,22 @@ def test_a_listing_asks_the_name_node_first_that_has_answered_the_one_before() -
         for _ in range(3):
             assert asyncio.run(list_wals(f"{first};{other}", "hbase", "/hbase")).files == {}
     assert asked == ["/hbase/WALs"]
+
+
+def test_a_name_node_is_asked_for_few_folders_at_a_time() -> None:
+    names = [f"{number},{SERVER}" for number in range(5 * CONNECTIONS)]
+    folders = tree({"/hbase/WALs": list(map(directory, names)), **{f"/hbase/WALs/{name}": [] for name in names}})
+    now, most, lock = 0, 0, threading.Lock()
+
+    def answer(path: str) -> Answer:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.02)
+        with lock:
+            now -= 1
+        return folders(path)
+
+    listed(answer)
+    assert 1 < most <= CONNECTIONS

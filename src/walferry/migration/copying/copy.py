@@ -32,7 +32,7 @@ from walferry.run.run import Run, archive_folder, data_folder
 from walferry.snapshots.manifest import SNAPSHOTS, read_manifest, region_name, size_of, stored
 from walferry.spark.clients import workers
 from walferry.spark.session import session_for
-from walferry.storage import FileSystem
+from walferry.storage import FileSystem, temporary
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def _copy_manifest(run: Run, table: str, name: str) -> None:
     They appear among the target's snapshots at once, and as HBase's own: it lists none as long as it cannot read one.
     """
     snapshots, files = f"{run.target_root}/{SNAPSHOTS}", run.target_files
-    begun, final = f"{snapshots}/.tmp/{name}", f"{snapshots}/{name}"
+    final = f"{snapshots}/{name}"
     contents = {file: _of_snapshot(run, table, name, file) for file in ("data.manifest", ".snapshotinfo")}
     if all(_read(files, f"{final}/{file}") == content for file, content in contents.items()):
         return
@@ -127,15 +127,20 @@ def _copy_manifest(run: Run, table: str, name: str) -> None:
         hand_over.give(path, None if status is None else status.owner)
 
     def write(file: str) -> None:
-        files.write(f"{begun}/{file}", [contents[file]], overwrite=True)
-        give(f"{begun}/{file}")
+        with temporary(files, folder) as begun:
+            files.write(begun, [contents[file]])
+            give(begun)
+            files.replace(begun, f"{folder}/{file}")
 
-    files.mkdirs(begun)
-    give(begun)
+    # Another manifest that is there, of a broken attempt, is not deleted: the deletion might come late.
+    there = files.status(final) is not None
+    folder = final if there else f"{snapshots}/.tmp/{name}"
+    files.mkdirs(folder)
+    give(folder)
     with ThreadPoolExecutor(len(contents)) as threads:  # to close a small file is mostly to wait for the NameNode
         list(threads.map(write, contents))
-    files.delete(final, recursive=True)
-    files.rename(begun, final)
+    if not there:
+        files.rename(folder, final)
     if any(_read(files, f"{final}/{file}") != content for file, content in contents.items()):
         # A master that starts empties the folder of unfinished snapshots.
         raise TransientError(f"the snapshot {name} did not arrive whole at {final}", snapshot=name, path=final)

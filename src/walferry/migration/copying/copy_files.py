@@ -14,11 +14,15 @@ from walferry.hbase.address import ClusterAddress
 from walferry.migration.copying.hand_over import HandOver
 from walferry.spark.clients import shared_files
 from walferry.spark.fan_out import fan_out, shares
-from walferry.storage import FileStatus, FileSystem
+from walferry.storage import FileStatus, FileSystem, temporary
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
+TEMPORARY = ".tmp"
+"""HBase's folder for what is being made, below its root folder (HConstants.HBASE_TEMP_DIRECTORY): only a master that
+starts empties it. The cleaner of the archive would delete what no snapshot names, and that of the snapshots what has no
+.snapshotinfo in .hbase-snapshot/.tmp (HBASE-16464)."""
 _AT_ONCE = 4
 """how many files a process copies at a time: to open or close a file is mostly to wait for the NameNodes"""
 
@@ -55,14 +59,17 @@ def copy_files(
     def work(some: Sequence[FileCopy]) -> Iterator[FileCopied]:
         here, there = shared_files(source), shared_files(target)
         hand_over = HandOver(there, target.root_path, required=target.security is not None)
+        beside = f"{target.root_path.rstrip('/')}/{TEMPORARY}"
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            yield from threads.map(lambda file: copy_file(here, there, file, hand_over), some)
+            yield from threads.map(lambda file: copy_file(here, there, file, hand_over, beside), some)
 
     return fan_out(spark, work, shares(files, tasks if spark is not None else 1), what="copy files")
 
 
-def copy_file(source: FileSystem, target: FileSystem, file: FileCopy, hand_over: HandOver) -> FileCopied:
+def copy_file(source: FileSystem, target: FileSystem, file: FileCopy, hand_over: HandOver, beside: str) -> FileCopied:
     """Copy one file, hand it over, and ask both sides for its length and checksum. Streams the file; memory: one chunk.
+
+    `beside`: the folder for a file that takes the place of another one at the target, such as a broken attempt's.
 
     Raises WalferryError when the file does not exist at the source, TransientError when the copy is not whole.
     """
@@ -77,9 +84,16 @@ def copy_file(source: FileSystem, target: FileSystem, file: FileCopy, hand_over:
             try:
                 # The same block size makes HDFS's checksums comparable. One of a local disk would be too small.
                 block_size = None if checksum is None else status.block_size
-                target.write(file.target, source.read(status.path), overwrite=True, block_size=block_size)
+                if there is None:
+                    target.write(file.target, source.read(status.path), block_size=block_size)
+                else:
+                    with temporary(target, beside) as begun:
+                        target.write(begun, source.read(status.path), block_size=block_size)
+                        target.replace(begun, file.target)
             except FileNotFoundError:
-                continue  # a compaction moved the source file into the archive meanwhile
+                continue  # a compaction moved the source file meanwhile, or a master emptied its temporary folder
+            except FileExistsError:
+                continue  # an earlier attempt created it late
         there = target.status(file.target)
         if there is None or there.length != status.length:
             continue

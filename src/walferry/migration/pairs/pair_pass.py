@@ -55,6 +55,7 @@ from walferry.replay.keeping.retention import retention_of
 from walferry.replay.targets import target_faults
 from walferry.run.heartbeat import alive
 from walferry.run.log_folder import require_log_folder
+from walferry.run.name_nodes import require_no_old_states
 from walferry.run.notes.spot_check import sampled, why_none
 from walferry.run.run import Run
 from walferry.run.sides import SIDES
@@ -174,9 +175,11 @@ def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
 
 def look_into_log(run: Run, side: ClusterSide, positions: Sequence[PassPosition], held: int) -> _SideLog:
     """Find the part of one side's log to read. `held`: bytes of the tables; reading more log than that takes longer
-    than reading the tables. Raises UsageError if its servers' logs are elsewhere."""
+    than reading the tables. Raises UsageError if its servers' logs are elsewhere, or one of its name nodes answers with
+    an old state."""
     client, files, root = _side(run, side)
     require_log_folder(client, side)
+    require_no_old_states(getattr(run.spec, side).address(), side)
     at_ms = now_ms()
     places = {one.position: PlaceInLog.from_json(one.at_ms, getattr(one, side)) for one in positions}
     listing = listing_since(files, root, list(places.values()))

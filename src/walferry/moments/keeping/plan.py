@@ -14,6 +14,7 @@ from walferry.moments.keeping.keep_spec import ResolvedKeepSpec
 from walferry.replay.keeping.by_copies import try_writing
 from walferry.replay.keeping.retention import retention_of
 from walferry.run.log_folder import folder_obstacle
+from walferry.run.name_nodes import old_states
 from walferry.run.run import file_system
 from walferry.snapshots.readable import why_unreadable
 from walferry.wal.copies import as_url, open_folder
@@ -73,6 +74,7 @@ def _obstacles(spec: ResolvedKeepSpec, source: HBaseClient) -> Iterator[str]:
         yield as_refused(source.address.user, lacking)
     if (misplaced := folder_obstacle(source)) is not None:
         yield f"source: {misplaced}"
+    yield from (f"source.{key}: {message}" for key, message in old_states(address))
     if fault := folder_fault(spec.folder, address):
         yield fault
 

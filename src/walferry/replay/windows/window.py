@@ -44,6 +44,7 @@ from walferry.replay.targets import target_faults
 from walferry.replay.windows.window_bulk import apply_in_bulk, in_bulk
 from walferry.replay.windows.window_pieces import apply_in_pieces, is_small
 from walferry.run.log_folder import require_log_folder
+from walferry.run.name_nodes import require_no_old_states
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec, TimeWindow
 from walferry.spark.session import LateSession, must_open
@@ -110,10 +111,11 @@ def complete_at_ms(window: TimeWindow, times: LogTimes) -> int:
 def plan_window(run: Run) -> WindowPlan:
     """Look up what a replay of the run's window needs. Changes nothing, and lists missing files instead of raising.
 
-    Raises UsageError if the source's logs are elsewhere.
+    Raises UsageError if the source's logs are elsewhere, or one of its name nodes answers with an old state.
     """
     window = window_of(run)
     require_log_folder(run.source, "source")
+    require_no_old_states(run.source.address, "source")
     files = list_wals(run.wal_files, run.wal_root)
     skew_ms = run.log_times.clock_skew_ms
     wanted = covering(files, window.start_ms, window.end_ms, skew_ms)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from posixpath import dirname
 from types import TracebackType
 from typing import Any, Self, cast
 
 from pyiceberg.io import FileIO, InputFile, OutputFile
 
 from walferry.errors import UsageError
-from walferry.storage import FileSystem
+from walferry.storage import FileSystem, temporary
 
 FOLDER = "walferry.folder"
 """the property of a catalogue that has the `Folder`"""
@@ -150,8 +151,14 @@ class _Writing:
 
     def close(self) -> None:
         content, self._content = self._content, None
-        if content is not None:
-            self._files.write(self._path, [content.getvalue()], overwrite=self._overwrite)
+        if content is None:
+            return
+        if not self._overwrite:
+            self._files.write(self._path, [content.getvalue()])
+            return
+        with temporary(self._files, dirname(self._path)) as begun:
+            self._files.write(begun, [content.getvalue()])
+            self._files.replace(begun, self._path)
 
     def __enter__(self) -> Self:
         return self

@@ -22,7 +22,8 @@ def file(tmp_path: Path) -> FileCopy:
 
 
 def copied_from(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCopied:
-    return copy_file(source, target, file, HandOver(target, str(Path(file.target).parents[1]), required=True))
+    root = str(Path(file.target).parents[1])
+    return copy_file(source, target, file, HandOver(target, root, required=True), f"{root}/.tmp")
 
 
 def test_a_file_is_taken_from_where_it_is_found(file: FileCopy) -> None:
@@ -37,6 +38,46 @@ def test_a_half_written_file_is_written_anew_and_a_whole_one_is_left(file: FileC
     assert not copied_from(Local(), Local(), file).skipped
     assert Path(file.target).read_bytes() == b"0123456789"
     assert copied_from(Local(), Local(), file).skipped
+
+
+def test_what_is_there_stays_until_the_whole_file_takes_its_place(file: FileCopy) -> None:
+    """Hole: it was deleted first, and a deletion that came late removed the finished file."""
+    Path(file.target).parent.mkdir()
+    Path(file.target).write_bytes(b"01234")
+    written: list[str] = []
+
+    class Target(Local):
+        def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
+            written.append(path)
+            if len(written) == 1:
+                super().write(path, [b"012"])
+                raise TransientError("the data node is gone")
+            super().write(path, chunks)
+
+        def delete(self, path: str, recursive: bool = False) -> bool:
+            assert path in written
+            return super().delete(path, recursive)
+
+    with pytest.raises(TransientError, match="the data node is gone"):
+        copied_from(Local(), Target(), file)
+    assert Path(file.target).read_bytes() == b"01234"
+    copied_from(Local(), Target(), file)
+    assert Path(file.target).read_bytes() == b"0123456789"
+    beside = Path(file.target).parents[1] / ".tmp"
+    assert {Path(path).parent for path in written} == {beside}
+    assert len(set(written)) == 2
+    assert not list(beside.iterdir())
+
+
+def test_a_file_that_an_earlier_attempt_creates_late_is_replaced(file: FileCopy) -> None:
+    class Late(Local):
+        def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
+            if path == file.target:
+                super().write(path, [b""])
+            super().write(path, chunks)
+
+    assert not copied_from(Local(), Late(), file).skipped
+    assert Path(file.target).read_bytes() == b"0123456789"
 
 
 class Checksums(Local):
@@ -58,11 +99,9 @@ def test_a_file_without_a_checksum_gets_the_targets_own_block_size(file: FileCop
     asked: list[int | None] = []
 
     class Asked(Local):
-        def write(
-            self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
-        ) -> None:
+        def write(self, path: str, chunks: Iterable[bytes], *, block_size: int | None = None) -> None:
             asked.append(block_size)
-            super().write(path, chunks, overwrite=overwrite, block_size=block_size)
+            super().write(path, chunks, block_size=block_size)
 
     copied_from(Local(), Asked(), file)
     Path(file.target).unlink()
@@ -100,7 +139,7 @@ def test_a_copy_and_each_folder_above_it_once_is_given_to_the_owner_of_the_root(
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"0")
         file = FileCopy((f"{root}/{name}",), f"{root}/target/region/{name}", "r1")
-        copy_file(Local(), target, file, hand_over)
+        copy_file(Local(), target, file, hand_over, f"{root}/.tmp")
     below = [path.removeprefix(root) for path in target.given]
     assert below == ["/target", "/target/region", "/target/region/a", "/target/region/b"]
 
@@ -117,10 +156,10 @@ def test_who_may_give_nothing_away_is_stopped_only_where_hbase_could_not_read_it
     (tmp_path / "a").write_bytes(b"0")
     file = FileCopy((f"{root}/a",), f"{root}/target/a", "r1")
     with pytest.raises(PermissionDeniedError):
-        copy_file(Local(), target, file, HandOver(target, root, required=True))
+        copy_file(Local(), target, file, HandOver(target, root, required=True), f"{root}/.tmp")
     lenient = HandOver(target, root, required=False)
     for _ in range(2):
-        copy_file(Local(), target, file, lenient)
+        copy_file(Local(), target, file, lenient, f"{root}/.tmp")
     assert len(target.given) == 2
     assert "you may not; HBase cannot delete what was copied" in caplog.text
 

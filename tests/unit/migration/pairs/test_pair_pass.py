@@ -26,7 +26,7 @@ from walferry.replay.keeping.retention import Retention
 from walferry.run.heartbeat import beating
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
-from walferry.storage.local import Local
+from walferry.storage import Local, WebHdfs
 
 
 @pytest.fixture
@@ -135,6 +135,14 @@ def test_rows_of_both_logs_count_by_the_sources_name_and_the_next_pass_reads_on_
     assert both.ledger.passes.latest(1)[0].written_rows == 2
     plan = planned(both, both.ledger.passes.positions()[second])
     assert pair_pass.read_logs(both, None, current, plan)[1].count == 0
+
+
+def test_a_pass_does_not_read_what_a_name_node_with_an_old_state_shows(
+    both: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WebHdfs, "behind", lambda files: iter([(files.url, "is an Observer")]))
+    with pytest.raises(UsageError, match=r"^source\.webhdfs: .* is an Observer, so a log could be missing"):
+        planned(both)
 
 
 def test_more_log_than_the_tables_hold_is_not_read(both: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

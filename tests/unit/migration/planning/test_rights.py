@@ -256,6 +256,8 @@ def test_the_namespace_is_made_before_a_right_on_it_is_granted() -> None:
         "user or principal"
     )
     assert "create_namespace" not in as_refused("ferry", [Right("ADMIN", namespace="default")])
+    both = as_refused("ferry", [Right("ADMIN", namespace="shop"), Right("CREATE", namespace="shop")])
+    assert both.count("create_namespace 'shop'") == 1
 
 
 def test_what_a_version_does_not_tell_is_unknown_at_a_secured_cluster() -> None:

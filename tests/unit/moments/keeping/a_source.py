@@ -19,6 +19,7 @@ from walferry.hbase.zookeeper import znode
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.snapshots.manifest import region_name
 from walferry.storage import Local
+from written import write_anew
 
 OPEN, CLOSED = header(), header() + TRAILER
 
@@ -48,7 +49,7 @@ class Source:
             shutil.rmtree(self.root / "data" / "default" / table)
         self.region_ids[table] = region_id
         for file in files:
-            Local().write(str(self.folder(table) / file), [f"cells of {file}".encode()], overwrite=True)
+            write_anew(Local(), str(self.folder(table) / file), [f"cells of {file}".encode()])
 
     def folder(self, table: str) -> Path:
         return self.root / "data" / "default" / table / region_name(self._region(table)) / "f"
@@ -98,13 +99,13 @@ def source_of(run: KeepRun) -> Source:
 def set_up_again(run: KeepRun) -> None:
     """Another cluster is where the source was."""
     content = znode(pb.ClusterId(cluster_id="another id"))
-    Local().write(f"{run.source_root}/hbase.id", [content], overwrite=True)
+    write_anew(Local(), f"{run.source_root}/hbase.id", [content])
 
 
 def write(run: KeepRun, folder: str, number: int, content: bytes, *, group: str = GROUP, age: float = 0) -> Path:
     """Write a WAL."""
     path = Path(f"{run.wal_root}/{folder}/{group}.{number}")
-    Local().write(str(path), [content], overwrite=True)
+    write_anew(Local(), str(path), [content])
     os.utime(path, (time.time() - age,) * 2)
     return path
 

@@ -16,7 +16,7 @@ from walferry.moments.keeping import plan
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.plan import folder_fault, plan_keep
 from walferry.moments.keeping.start import open_keep
-from walferry.storage import Local
+from walferry.storage import Local, WebHdfs
 
 
 class Asked(Source):
@@ -60,18 +60,22 @@ def test_the_plan_says_what_there_is(planned: KeepRun, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists(), "it leaves nothing behind"
 
 
-def test_all_that_stands_in_the_way_is_told_at_once_and_the_run_has_failed(planned: KeepRun, tmp_path: Path) -> None:
+def test_all_that_stands_in_the_way_is_told_at_once_and_the_run_has_failed(
+    planned: KeepRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = source_of(planned)
     assert isinstance(asked, Asked)
     asked.attributes, asked.lacking = {"ENCRYPTION": "AES"}, (Right("ADMIN"),)
     del asked.region_ids["b"]
     (tmp_path / "file").write_text("")
+    monkeypatch.setattr(WebHdfs, "behind", lambda files: iter([(files.url, "is an Observer")]))
     with pytest.raises(UsageError) as refused:
         plan_keep(with_spec(planned, folder=f"{tmp_path}/file"))
     for said in (
         "there is no table b at the source",
         "table a: a base of it could not be read later, since family f is encrypted (ENCRYPTION)",
         "HBase does not grant me global ADMIN; in HBase's shell: grant 'me', 'A'",
+        "is an Observer, so a log could be missing in what it lists, or be short: leave it out",
         f"folder: copies cannot be written to {tmp_path}/file",
     ):
         assert said in str(refused.value)

@@ -33,6 +33,7 @@ from walferry.run.run import Run
 from walferry.storage import Local, PermissionDeniedError
 from walferry.wal.copies import with_copies
 from walferry.wal.files import Place, WalFile, list_wals
+from written import write_anew
 
 TABLE = "shop:orders"
 GROUP = "rs%2C1%2C2"
@@ -72,7 +73,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 def write(run: Run, folder: str, number: int, content: bytes = CLOSED, *, age: float = 0) -> Path:
     path = Path(f"{run.wal_root}/{folder}/{GROUP}.{number}")
-    Local().write(str(path), [content], overwrite=True)
+    write_anew(Local(), str(path), [content])
     os.utime(path, (time.time() - age,) * 2)
     return path
 

@@ -190,7 +190,7 @@ class Rolling:
             threading.Timer(self.hanging, self.close, [self.number - 2]).start()
 
     def close(self, number: int) -> None:
-        Local().write(self.path(number), [b"log and more LAWP"], overwrite=True)
+        Path(self.path(number)).write_bytes(b"log and more LAWP")
 
     def roll_wal(self, server: Server, attempts: int = 1) -> None:
         if self.dying:

@@ -50,18 +50,25 @@ def data_files(table: Table) -> list[str]:
 
 
 class Suspended(Local):
-    """A file system whose user is suspended once, before it writes a file with `at` in its path, while others do
-    something."""
+    """A file system whose user is suspended once, before it writes a file with `at` in its path, or gives it that name,
+    while others do something."""
 
     def __init__(self, at: str) -> None:
         self._at = at
         self.meanwhile: Callable[[], object] | None = None
 
-    def write(self, path: str, chunks: Iterable[bytes], **more: Any) -> None:
+    def _suspend(self, path: str) -> None:
         if self._at in path and (meanwhile := self.meanwhile) is not None:
             self.meanwhile = None
             meanwhile()
+
+    def write(self, path: str, chunks: Iterable[bytes], **more: Any) -> None:
+        self._suspend(path)
         Local.write(self, path, chunks, **more)
+
+    def replace(self, source: str, destination: str) -> None:
+        self._suspend(destination)
+        Local.replace(self, source, destination)
 
 
 # ------------------------------------------------------------------ what is in the tables

@@ -54,6 +54,9 @@ class Killed(Local):
     def rename(self, source: str, destination: str) -> None:
         self._change(lambda: Local.rename(self, source, destination))
 
+    def replace(self, source: str, destination: str) -> None:
+        self._change(lambda: Local.replace(self, source, destination))
+
     def delete(self, path: str, recursive: bool = False) -> bool:
         deleted: bool = self._change(lambda: Local.delete(self, path, recursive))
         return deleted
