@@ -170,7 +170,7 @@ def _iso(moment_ms: int) -> str:
 
 def _connection(address: ClusterAddress) -> dict[str, object]:
     """As a spec names a cluster."""
-    login, tls = address.security, address.tls
+    login, tls = address.security.kerberos, address.security.tls
     found = {key: getattr(address, key) for key in ("zookeeper", "znode", "webhdfs", "rootdir")} | {
         "user": None if login else address.user,
         "security": login and {key: getattr(login, key) for key in ("principal", "keytab", "service", "qop")},

@@ -17,7 +17,7 @@ from walferry.embedded.kdc import Kdc
 from walferry.hbase import Cell, ClusterAddress, HBaseClient
 from walferry.hbase.thrift import connect
 from walferry.migration.planning.identity import identities
-from walferry.security import AuthenticationError, Kerberos
+from walferry.security import OPEN, AuthenticationError, Kerberos, Security
 
 pytestmark = pytest.mark.cluster
 
@@ -25,8 +25,9 @@ VALUE = b"x" * 3_000_000
 
 
 def identity(cluster: MiniCluster, **changed: Any) -> ClusterAddress:
-    assert cluster.address.security is not None
-    return replace(cluster.address, security=replace(cluster.address.security, **changed))
+    kerberos = cluster.address.security.kerberos
+    assert kerberos is not None
+    return replace(cluster.address, security=Security(replace(kerberos, **changed)))
 
 
 @EACH
@@ -48,7 +49,7 @@ def test_the_plan_tells_who_it_is_and_a_login_that_fails_names_its_side(secured:
     with HBaseClient(secured.address) as client:
         (found,) = identities({"source": client})
     assert (found.principal, found.hbase_user, found.hdfs_user) == ("ferry@EXAMPLE.COM", "ferry", "ferry")
-    assert found.protection == secured.address.security.qop  # type: ignore[union-attr]
+    assert found.protection == secured.address.security.kerberos.qop  # type: ignore[union-attr]
     assert str(found).startswith("source: ferry@EXAMPLE.COM: the user ferry of HBase and ferry of HDFS; logged in")
     with (
         HBaseClient(identity(secured, service="nobody")) as client,
@@ -59,7 +60,7 @@ def test_the_plan_tells_who_it_is_and_a_login_that_fails_names_its_side(secured:
 
 def test_a_ticket_cache_is_enough_and_the_protection_need_not_be_named(secured: MiniCluster, kdc: Kdc) -> None:
     kerberos = Kerberos(ccache=f"FILE:{kdc.ticket('ferry')}", realms=(("localhost", kdc.realm),))
-    address = replace(secured.address, security=kerberos)
+    address = replace(secured.address, security=Security(kerberos))
     with HBaseClient(address) as client, closing(connect(address)) as thrift:
         assert client.tables() == [name.decode() for name in thrift.tables()]
 
@@ -85,7 +86,7 @@ def refused(address: ClusterAddress) -> str:
 
 @EACH
 def test_who_names_no_principal_is_told_what_to_add(secured: MiniCluster) -> None:
-    assert "without Kerberos; add `security`" in refused(replace(secured.address, security=None))
+    assert "without Kerberos; add `security`" in refused(replace(secured.address, security=OPEN))
 
 
 @EACH

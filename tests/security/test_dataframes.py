@@ -40,7 +40,7 @@ print(json.dumps(rows))
 
 
 def test_workers_without_kerberos_read_logs_and_snapshots(secured: MiniCluster, tmp_path: Path) -> None:
-    kerberos = secured.address.security
+    kerberos = secured.address.security.kerberos
     assert kerberos is not None
     hunt = Hunt(tmp_path, [Path(str(kerberos.keytab))])
     rows = [b"%d" % number for number in range(5)]

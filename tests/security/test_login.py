@@ -19,7 +19,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import Sasl
 from walferry.hbase.errors import AccessDeniedError, LoginRefusedError, RequestTimeoutError, may_be_under_way
 from walferry.hbase.rpc import PART_BYTES, RpcConnection
-from walferry.security import AuthenticationError, Kerberos, Qop
+from walferry.security import AuthenticationError, Kerberos, Qop, Security
 from walferry.security.handed import Purpose
 
 REQUEST = pb.GetClusterStatusRequest()
@@ -100,9 +100,9 @@ def connected(
 
         thread = threading.Thread(target=accept, daemon=True)
         thread.start()
-        kerberos = Kerberos(f"ferry@{kdc.realm}", str(keytab), qop=qop)
+        security = Security(Kerberos(f"ferry@{kdc.realm}", str(keytab), qop=qop))
         connection = RpcConnection(
-            f"localhost:{listening.getsockname()[1]}", "MasterService", None, Sasl(Purpose("HBase", kerberos))
+            f"localhost:{listening.getsockname()[1]}", "MasterService", None, Sasl(Purpose("HBase", security))
         )
         try:
             yield connection

@@ -73,9 +73,13 @@ def cluster(
         yield started
 
 
+def with_tls(address: ClusterAddress, tls: Tls | None) -> ClusterAddress:
+    return replace(address, security=replace(address.security, tls=tls))
+
+
 @pytest.fixture
 def address(cluster: MiniCluster, tls: Tls) -> ClusterAddress:
-    return replace(cluster.address, tls=tls)
+    return with_tls(cluster.address, tls)
 
 
 @pytest.fixture
@@ -135,7 +139,7 @@ def test_sparks_workers_reach_the_cluster_through_tls_too(address: ClusterAddres
 
 
 def refused(address: ClusterAddress, tls: Tls | None) -> str:
-    with HBaseClient(replace(address, tls=tls)) as client, pytest.raises(TlsError) as raised:
+    with HBaseClient(with_tls(address, tls)) as client, pytest.raises(TlsError) as raised:
         client.version()
     assert "\n" not in raised.value.message
     return raised.value.message

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from integration.migration.command import walferry
+from security.secrets_hunt import Hunt
+from unit.hfile_snapshot import laid_out, stored
 from walferry.embedded import processes
 from walferry.embedded.certificates import Authority
 from walferry.embedded.cluster import Ports
@@ -19,15 +27,33 @@ from walferry.embedded.encrypted import of_hdfs
 from walferry.embedded.kdc import HOST, Kdc
 from walferry.embedded.kerberized import Secured
 from walferry.embedded.plain_hdfs import DATANODE, PlainHdfs
-from walferry.security import Tls
+from walferry.security import Security, Tls
 from walferry.security.tls import TlsError
 from walferry.storage import WebHdfs, open_hdfs
+from walferry.wal import read_wal
 from walferry.watch.listing import list_wals
 from written import write_anew
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 CONTENT = os.urandom(3 << 20)
+WAL = Path(__file__).parents[1] / "fixtures" / "wal" / "closed.wal"
+SCRIPT = """
+import json, sys
+from walferry.spark.session import open_session
+from walferry.spark.snapshot_source import read_snapshot
+
+server, options = sys.argv[1], json.loads(sys.argv[2])
+root = f"swebhdfs://{server}/frames"
+spark = open_session("frames")
+frames = {
+    "wal": spark.read.format("hbase_wal").options(**options).load(f"{root}/oldWALs"),
+    "changes": spark.read.format("hbase_changes").options(**options, webhdfs=f"https://{server}").load("/frames/oldWALs"),
+    "stored": spark.read.format("hbase_snapshot").options(**options, snapshot="s", raw="true").load(root),
+    "sooner": read_snapshot(spark, root, snapshot="s", raw="true", **options),
+}
+print(json.dumps({name: frame.count() for name, frame in frames.items()}))
+"""
 
 
 @dataclass(frozen=True)
@@ -38,8 +64,11 @@ class Https:
     cluster: PlainHdfs
     tls: Tls
 
+    def security(self, tls: Tls | None = None) -> Security:
+        return replace(self.cluster.address.security, tls=tls or self.tls)
+
     def files(self, tls: Tls | None = None) -> WebHdfs:
-        return open_hdfs(self.url, "nobody", security=self.cluster.address.security, tls=tls or self.tls)
+        return open_hdfs(self.url, "nobody", security=self.security(tls))
 
 
 @contextmanager
@@ -93,8 +122,61 @@ def test_files_are_written_and_read_by_a_login_and_tokens_inside_tls(https: Http
 def test_the_watch_lists_through_tls(https: Https) -> None:
     name = "rs%2C1%2C2.10"
     write_anew(https.files(), f"/hbase/WALs/rs,1,2/{name}", [CONTENT])
-    listing = asyncio.run(list_wals(https.url, "nobody", "/hbase", https.cluster.address.security, https.tls))
+    listing = asyncio.run(list_wals(https.url, "nobody", "/hbase", https.security()))
     assert list(listing.files) == [name]
+
+
+@pytest.fixture
+def server(https: Https, tmp_path: Path) -> str:
+    """The name node's host and port; its folder /frames has a log and a snapshot."""
+    files, local = https.files(), laid_out(tmp_path / "frames")
+    for path in (path for path in local.rglob("*") if path.is_file()):
+        write_anew(files, f"/frames/{path.relative_to(local)}", [path.read_bytes()])
+    write_anew(files, "/frames/oldWALs/rs%2C1%2C2.10", [WAL.read_bytes()])
+    return https.url.removeprefix("https://")
+
+
+def test_logs_and_snapshots_are_frames_whose_workers_check_the_servers_by_the_named_files(
+    https: Https, server: str, tmp_path: Path
+) -> None:
+    kerberos, tls = https.security().kerberos, https.tls
+    assert kerberos is not None
+    hunt = Hunt(tmp_path, [Path(str(kerberos.keytab))])
+    options = {
+        "principal": kerberos.principal, "keytab": kerberos.keytab,
+        "tls_ca": tls.ca, "tls_certificate": tls.certificate, "tls_key": tls.key,
+    }  # fmt: skip
+    answer = subprocess.run(
+        [sys.executable, "-c", SCRIPT, server, json.dumps(options)],
+        cwd=hunt.folder, env=processes.variables(hunt.prepared()), capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    cells = pa.Table.from_batches(read_wal(str(WAL)))
+    edits = pc.sum(pc.not_equal(cells["family"], b"METAFAMILY")).as_py()
+    expected = {"wal": len(cells), "changes": edits, "stored": len(stored()), "sooner": len(stored())}
+    assert json.loads(answer.stdout) == expected
+    assert hunt.found({"what it said": answer.stderr.encode()}) == []
+
+
+def test_the_verbs_read_logs_and_snapshots_through_tls(https: Https, server: str, tmp_path: Path) -> None:
+    kerberos, tls = https.security().kerberos, https.tls
+    assert kerberos is not None
+    identity = ("--principal", str(kerberos.principal), "--keytab", str(kerberos.keytab))
+    files = ("--tls-ca", str(tls.ca), "--tls-certificate", str(tls.certificate), "--tls-key", str(tls.key))
+    root = f"swebhdfs://{server}/frames"
+    there = walferry(tmp_path, "wal", "stat", f"{root}/oldWALs", *identity, *files, "--json")
+    assert there.returncode == 0, there.stderr
+    here = walferry(tmp_path, "wal", "stat", str(WAL), "--json")
+    assert json.loads(there.stdout)["tables"] == json.loads(here.stdout)["tables"]
+    shown = walferry(tmp_path, "wal", "cat", f"{root}/oldWALs/rs%2C1%2C2.10", *identity, *files)
+    assert shown.stdout == walferry(tmp_path, "wal", "cat", str(WAL)).stdout
+    found = walferry(tmp_path, "snapshot", "stat", root, "s", *identity, *files, "--raw", "--json")
+    assert json.loads(found.stdout)["total"]["cells"] == len(stored())
+    alone = walferry(tmp_path, "wal", "stat", root, *identity)
+    assert alone.returncode == 1
+    assert "its certificate is not of an authority that is trusted here" in alone.stderr
+    assert "(`tls_ca`)" in alone.stderr
 
 
 def refused(files: WebHdfs, path: str) -> str:

@@ -20,7 +20,7 @@ from walferry.embedded.kdc import Kdc
 from walferry.embedded.kerberized import Secured
 from walferry.hbase.errors import ZooKeeperError
 from walferry.hbase.zookeeper import ZooKeeper
-from walferry.security import Tls
+from walferry.security import Security, Tls
 from walferry.security.tls import TlsError
 
 pytestmark = pytest.mark.cluster
@@ -94,7 +94,7 @@ def tls(ensemble: Ensemble) -> Tls:
 
 
 def opened(ensemble: Ensemble, tls: Tls | None, port: int | None = None, host: str = "localhost") -> ZooKeeper:
-    return ZooKeeper(f"{host}:{port or ensemble.secure}", "/hbase", tls=tls)
+    return ZooKeeper(f"{host}:{port or ensemble.secure}", "/hbase", security=Security(tls=tls))
 
 
 def test_znodes_are_written_and_read_through_tls_by_many_threads(ensemble: Ensemble, tls: Tls) -> None:
@@ -137,7 +137,7 @@ def test_a_login_by_kerberos_goes_through_tls(kdc: Kdc, tmp_path: Path) -> None:
     try:
         ensemble.boot(ensemble.authority.issue("zookeeper", host="localhost"))
         tls = Tls(str(ensemble.authority.bundle), str(mine.certificate), str(mine.key), zookeeper=True)
-        zookeeper = ZooKeeper(f"localhost:{secure}", "/hbase", security=ensemble.security.identity(), tls=tls)
+        zookeeper = ZooKeeper(f"localhost:{secure}", "/hbase", security=Security(ensemble.security.identity(), tls))
         zookeeper.client.create("/mine", acl=CREATOR_ALL_ACL)
         acls, _ = zookeeper.client.get_acls("/mine")
         assert {(acl.id.scheme, acl.id.id) for acl in acls} == {("sasl", "ferry"), ("x509", "CN=ferry")}
@@ -161,7 +161,7 @@ def test_what_is_not_trusted_is_refused_with_its_reason(ensemble: Ensemble, tls:
         (replace(tls, ca=None), "its certificate is not of an authority that is trusted here"),
         (replace(tls, certificate=None, key=None), "it wants a client certificate, or another one than it got"),
         (replace(tls, certificate=str(stranger.certificate), key=str(stranger.key)), "it wants a client certificate"),
-        (replace(tls, ca="/nowhere/ca.pem"), "/nowhere/ca.pem, which `tls` of a cluster names, cannot be used"),
+        (replace(tls, ca="/nowhere/ca.pem"), "/nowhere/ca.pem, which is named for TLS, cannot be used"),
     ):
         assert said in refused(opened(ensemble, wrong))
     assert "its certificate is for another host" in refused(opened(ensemble, tls, host="127.0.0.1"))

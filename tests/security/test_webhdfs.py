@@ -21,7 +21,7 @@ from walferry.embedded.cluster import MiniCluster, Ports
 from walferry.embedded.kdc import Kdc, krb5_conf
 from walferry.embedded.kerberized import Secured
 from walferry.embedded.two_name_nodes import TwoNameNodes
-from walferry.security import AuthenticationError, Kerberos, KerberosUnavailableError, held_token
+from walferry.security import AuthenticationError, Kerberos, KerberosUnavailableError, Security, held_token
 from walferry.security.token import Token
 from walferry.spark.handing_over import from_driver
 from walferry.storage import PermissionDeniedError, WebHdfs, open_hdfs
@@ -79,7 +79,8 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def files_on(cluster: MiniCluster, identity: Kerberos | None = None, *, direct: bool = False) -> WebHdfs:
     address = cluster.address
     name_node = address.name_node if direct else None
-    return open_hdfs(str(address.webhdfs), "nobody", name_node, security=identity or address.security)
+    security = address.security if identity is None else Security(identity)
+    return open_hdfs(str(address.webhdfs), "nobody", name_node, security=security)
 
 
 def with_ticket(kdc: Kdc, user: str = "ferry") -> Kerberos:
@@ -247,7 +248,8 @@ def test_a_keytab_with_an_old_key_is_told_in_one_line(hdfs: MiniCluster, kdc: Kd
 
 def test_a_service_that_the_kdc_does_not_know_is_named(hdfs: MiniCluster) -> None:
     address = f"http://127.0.0.1:{hdfs.ports.webhdfs}"  # no tickets are for addresses
-    files = WebHdfs(address, "nobody", security=replace(hdfs.address.security or Kerberos(), realms=()))
+    kerberos = replace(hdfs.address.security.kerberos or Kerberos(), realms=())
+    files = WebHdfs(address, "nobody", security=Security(kerberos))
     refused(files, AuthenticationError, "HTTP/127.0.0.1", "ferry@EXAMPLE.COM")
 
 
@@ -262,7 +264,7 @@ def test_a_name_node_without_kerberos_is_told_apart(tmp_path: Path, kdc: Kdc) ->
     try:
         plain.start_hdfs()
         plain.await_ready("hdfs")
-        files = WebHdfs(f"http://localhost:{plain.ports.webhdfs}", "ferry", security=with_keytab(kdc))
+        files = WebHdfs(f"http://localhost:{plain.ports.webhdfs}", "ferry", security=Security(with_keytab(kdc)))
         refused(files, AuthenticationError, "it has no tokens; if it is not secured, name no Kerberos identity for it")
     finally:
         plain.stop()

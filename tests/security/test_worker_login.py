@@ -20,7 +20,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import ClusterAddress, HBaseClient
 from walferry.hbase.authentication import purpose_of
 from walferry.hbase.errors import may_be_under_way
-from walferry.security import AuthenticationError, held_token
+from walferry.security import AuthenticationError, Security, held_token
 from walferry.security.handed import Handed, Issued, Purpose, WorkerLoginError, fingerprint
 from walferry.security.token import Token
 
@@ -36,8 +36,9 @@ WITHOUT_KERBEROS = (
 
 def address_of(cluster: MiniCluster) -> ClusterAddress:
     """Its ZooKeeper is asked without a login, which takes a ticket."""
-    assert cluster.address.security is not None
-    return replace(cluster.address, security=replace(cluster.address.security, zookeeper_service=None))
+    kerberos = cluster.address.security.kerberos
+    assert kerberos is not None
+    return replace(cluster.address, security=Security(replace(kerberos, zookeeper_service=None)))
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def brief(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniCl
 
 
 def test_a_token_that_ends_in_a_task_is_replaced_and_the_work_repeated(brief: MiniCluster, tmp_path: Path) -> None:
-    kerberos = brief.address.security
+    kerberos = brief.address.security.kerberos
     assert kerberos is not None
     hunt = Hunt(tmp_path, [Path(str(kerberos.keytab))])
     arguments = [pickle.dumps(brief.address).hex(), str(LIFE_SECONDS)]

@@ -39,7 +39,7 @@ from walferry.replay.rights.dirty import MOST_MARKS, DirtyRows
 from walferry.replay.rights.lease import Attempt, HeldLease, check, held_leases, holder_of, supersede
 from walferry.replay.rights.throttle_share import node_of, publishing
 from walferry.run.run import Run
-from walferry.security import Kerberos
+from walferry.security import Security
 
 pytestmark = pytest.mark.cluster
 
@@ -231,8 +231,8 @@ def test_a_process_whose_ticket_has_ended_marks_rows_all_the_same(
     driver: HBaseClient, secured: MiniCluster, tmp_path: Path
 ) -> None:
     table = unique()
-    assert secured.address.security is not None
-    lost = replace(secured.address.security, keytab=None, ccache=f"FILE:{tmp_path / 'none'}")
+    assert secured.address.security.kerberos is not None
+    lost = Security(replace(secured.address.security.kerberos, keytab=None, ccache=f"FILE:{tmp_path / 'none'}"))
     with held(driver, table):
         dirty.mark(replace(secured.address, security=lost), rows(table))
         assert len(dirty.marks(driver.zk, table)) == 1
@@ -257,10 +257,12 @@ def test_a_lease_of_another_principal_is_told(
     path, marks = f"/walferry/leases/{table}", f"/walferry/dirty/{table}"
     with held(driver, table):
         pass
-    assert secured.address.security is not None
-    other = replace(secured.address.security, principal=kdc.principal("other"), keytab=str(kdc.keytab(["other"])))
+    ours = secured.address.security.kerberos
+    assert ours is not None
+    kerberos = replace(ours, principal=kdc.principal("other"), keytab=str(kdc.keytab(["other"])))
+    other = Security(kerberos)
 
-    def refused(security: Kerberos, node: str) -> None:
+    def refused(security: Security, node: str) -> None:
         with (
             HBaseClient(replace(secured.address, security=security)) as client,
             pytest.raises(AccessDeniedError, match=f"{node} in the target's ZooKeeper belongs to sasl:ferry") as told,
@@ -276,7 +278,7 @@ def test_a_lease_of_another_principal_is_told(
     with HBaseClient(replace(secured.address, security=other)) as client:
         assert [znodes.may_change(client.zk, node) for node in (path, marks, f"{path}-new")] == [False, False, True]
         assert [finding.subject for finding in _leases(client, [table, f"{table}-new"])] == [table, table]
-    refused(replace(other, zookeeper_service=None), path)
+    refused(Security(replace(kerberos, zookeeper_service=None)), path)
     refused(other, path)
     for node in (path, *below(driver.zk, path)):
         driver.zk.set_acls(node, OPEN_ACL_UNSAFE)  # as the message says

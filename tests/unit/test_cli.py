@@ -359,6 +359,25 @@ def test_the_log_reader_tells_unfinished_and_damaged_files_by_its_exit_code(tmp_
     assert walferry(tmp_path, "wal", "cat", "damaged.wal").returncode == 4
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ("--tls-ca", "/ca.pem"),
+            "--tls-ca: no URL is https, so nothing uses it: write swebhdfs://host:port/…",
+        ),
+        (("--tls-key", "me.key"), "--tls-key: give the whole path of a PEM file, never its content"),
+        (("--tls-certificate", "/me.pem"), "--tls-certificate: give certificate and key together"),
+        (("--keytab", "/k", "--ccache", "/c"), "--ccache and --keytab: give keytab or ccache, not both"),
+    ],
+)
+@pytest.mark.parametrize("verb", [("wal", "cat", "/a"), ("wal", "stat", "/a"), ("snapshot", "stat", "/a", "s")])
+def test_an_option_for_secured_clusters_that_is_wrong_is_named(
+    verb: tuple[str, ...], options: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    assert refused(walferry(tmp_path, *verb, *options), 2).startswith(told)
+
+
 @pytest.mark.parametrize("arguments", [("nonsense",), ("plan",), ("abort", "move"), ("status", "move", "--colour")])
 def test_a_command_line_that_cannot_be_read_is_a_usage_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
     answer = walferry(tmp_path, *arguments)

@@ -1,4 +1,5 @@
-"""Connections of type `hbase`: host = ZooKeeper quorum, port; extras: the other fields of `Cluster` and `Security`."""
+"""Connections of type `hbase`: host = ZooKeeper quorum, port; extras: the other fields of `Cluster`, and those of
+`KerberosKeys` and `TlsKeys`."""
 
 from __future__ import annotations
 

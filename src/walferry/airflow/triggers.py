@@ -45,7 +45,8 @@ class WalTrigger(BaseTrigger):
         security: dict[str, Any] | None = None,
         tls: dict[str, Any] | None = None,
     ) -> None:
-        """`security` and `tls`: the fields of a `Kerberos` and a `Tls` whose files the triggerer has, too."""
+        """`security`: the fields of a `Security` whose files the triggerer has, too. A trigger that waited in Airflow's
+        database during an upgrade may have those of a `Kerberos` there, and those of a `Tls` in `tls`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_id = run_id
         self.webhdfs = webhdfs
@@ -53,12 +54,12 @@ class WalTrigger(BaseTrigger):
         self.root = root
         self.poll_seconds = poll_seconds
         self.beat_seconds = beat_seconds
-        self.security = security
-        self.tls = tls
+        before = tls is not None or (security is not None and "kerberos" not in security)
+        self.security = {"kerberos": security, "tls": tls} if before else security
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and the arguments with which a triggerer recreates this trigger."""
-        names = ("run_id", "webhdfs", "user", "root", "poll_seconds", "beat_seconds", "security", "tls")
+        names = ("run_id", "webhdfs", "user", "root", "poll_seconds", "beat_seconds", "security")
         return "walferry.airflow.triggers.WalTrigger", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -71,7 +72,7 @@ class WalTrigger(BaseTrigger):
             counts: dict[str, int] = {}
             pressing = False
             try:
-                changes = await changes_since(known, self.webhdfs, self.user, self.root, self.security, self.tls)
+                changes = await changes_since(known, self.webhdfs, self.user, self.root, self.security)
                 counts, pressing = changes.counts(), changes.pressing
             except TransientError as error:
                 # After `beat_seconds` the task lists the files itself, and its error is visible.

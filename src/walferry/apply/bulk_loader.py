@@ -307,7 +307,7 @@ class Loader:
 
     def _write(self, path: str, chunks: Iterator[bytes]) -> None:
         self._files.write(path, chunks)
-        if self.route.target.security is not None:
+        if self.route.target.security.kerberos is not None:
             # Where HDFS checks rights, a server refuses to move what it may not write
             # (SecureBulkLoadManager.secureBulkLoadHFiles without a token).
             self._files.set_permission(path, 0o666)

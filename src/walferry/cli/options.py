@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from walferry.ledger import Ledger
     from walferry.run.run import LogRun
     from walferry.run.spec import ResolvedSpec
-    from walferry.security import Kerberos
+    from walferry.security import Security
 
 T = TypeVar("T")
 AnyRun = TypeVar("AnyRun", bound="LogRun")
@@ -39,6 +39,11 @@ Folder = Annotated[Path, typer.Option(envvar="WALFERRY_REPORTS", help="where rep
 Principal = Annotated[str | None, typer.Option(help="who to be to a secured HDFS: name@REALM")]
 Keytab = Annotated[str | None, typer.Option(help="path of the principal's keytab")]
 TicketCache = Annotated[str | None, typer.Option("--ccache", help="instead of a keytab, a ticket cache")]
+TlsAuthorities = Annotated[str | None, typer.Option(help="of HTTPS: PEM file with the only authorities to trust")]
+TlsCertificate = Annotated[
+    str | None, typer.Option(help="of HTTPS: PEM file with a certificate, for servers that want one")
+]
+TlsKey = Annotated[str | None, typer.Option(help="PEM file with its key, without a password")]
 LedgerUrl = Annotated[
     str | None, typer.Option("--ledger", envvar="WALFERRY_LEDGER", help="sqlite:///… or postgresql+psycopg2://…")
 ]
@@ -57,11 +62,22 @@ def resolved(spec: Path) -> ResolvedSpec:
     return resolve(given, environment_connection)
 
 
-def identity(principal: str | None, keytab: str | None, ccache: str | None) -> Kerberos | None:
-    """The identity that a verb's options give, if any. Raises UsageError that names the option."""
-    from walferry.security.spec import identity_of
+def given_security(
+    urls: Iterable[str | None],
+    principal: str | None,
+    keytab: str | None,
+    ccache: str | None,
+    ca: str | None,
+    certificate: str | None,
+    key: str | None,
+) -> Security:
+    """What a verb's options say of the HDFS that its other arguments, `urls`, are of. Raises UsageError that names the
+    option."""
+    from walferry.security.spec import security_of
 
-    return identity_of("--", {"principal": principal, "keytab": keytab, "ccache": ccache})
+    identity = {"principal": principal, "keytab": keytab, "ccache": ccache}
+    files = {"tls_ca": ca, "tls_certificate": certificate, "tls_key": key}
+    return security_of("", identity | files, urls, lambda name: f"--{name.replace('_', '-')}")
 
 
 def console() -> Console:

@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from walferry.amounts import amount
-from walferry.cli.options import Keytab, Principal, TicketCache, identity
+from walferry.cli.options import (
+    Keytab,
+    Principal,
+    TicketCache,
+    TlsAuthorities,
+    TlsCertificate,
+    TlsKey,
+    given_security,
+)
 from walferry.clock import iso
 
 
@@ -16,8 +24,8 @@ def snapshot_stat(
         str,
         typer.Argument(
             metavar="ROOT",
-            help="HBase's root folder, or one that a snapshot was exported to: a local path, webhdfs://host:port/path, "
-            "or, with --webhdfs, hdfs://host:port/path, which is faster",
+            help="HBase's root folder, or one that a snapshot was exported to: a local path, webhdfs://host:port/path "
+            "(HTTPS: swebhdfs://), or, with --webhdfs, hdfs://host:port/path, which is faster",
         ),
     ],
     snapshot: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="its name")],
@@ -29,6 +37,9 @@ def snapshot_stat(
     principal: Principal = None,
     keytab: Keytab = None,
     ccache: TicketCache = None,
+    tls_ca: TlsAuthorities = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Count the rows and cells that a scan of a snapshot would show, all versions. Reads files: no region server is
     asked."""
@@ -40,7 +51,7 @@ def snapshot_stat(
 
     query = SnapshotQuery(
         root.rstrip("/"), snapshot, raw=raw, versions=None, webhdfs=webhdfs, user=user, partition_bytes=PART_BYTES,
-        security=identity(principal, keytab, ccache),
+        security=given_security([root, webhdfs], principal, keytab, ccache, tls_ca, tls_certificate, tls_key),
     )  # fmt: skip
     found = stat(query, lambda done, parts: tracked(done, "counting parts", parts))
     if as_json:

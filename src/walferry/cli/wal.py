@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walferry.amounts import amount
-from walferry.cli.options import Keytab, Principal, TicketCache, identity
+from walferry.cli.options import (
+    Keytab,
+    Principal,
+    TicketCache,
+    TlsAuthorities,
+    TlsCertificate,
+    TlsKey,
+    given_security,
+)
 from walferry.clock import iso
 from walferry.errors import UsageError
 
@@ -35,20 +43,25 @@ class Format(StrEnum):
 
 
 def wal_cat(
-    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="local path or webhdfs://host:port/path")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE…", help="local path or webhdfs://host:port/path (HTTPS: swebhdfs://)")
+    ],
     format: Annotated[
         Format, typer.Option(help="json: an object per line; arrow: an IPC stream; parquet: one file, to be redirected")
     ] = Format.json,
     principal: Principal = None,
     keytab: Keytab = None,
     ccache: TicketCache = None,
+    tls_ca: TlsAuthorities = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Print every cell of WAL files; exit 3: a file is unfinished, 4: damaged."""
     if format is not Format.json and sys.stdout.isatty():
         raise UsageError(f"{format} is not text: redirect the output to a file or a pipe")
     from walferry.wal.cat import Columns, cat, cat_columns
 
-    security = identity(principal, keytab, ccache)
+    security = given_security(files, principal, keytab, ccache, tls_ca, tls_certificate, tls_key)
     if format is Format.json:
         raise typer.Exit(cat(files, sys.stdout, sys.stderr, security))
     raise typer.Exit(cat_columns(files, sys.stdout.buffer, sys.stderr, Columns(format), security))
@@ -56,21 +69,26 @@ def wal_cat(
 
 def wal_stat(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH…", help="file or folder, local or webhdfs://host:port/path")
+        list[str],
+        typer.Argument(metavar="PATH…", help="file or folder, local or webhdfs://host:port/path (HTTPS: swebhdfs://)"),
     ],
     regions: Annotated[bool, typer.Option("--regions", help="a line for each region")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON: files, tables and regions")] = False,
     principal: Principal = None,
     keytab: Keytab = None,
     ccache: TicketCache = None,
+    tls_ca: TlsAuthorities = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Count what WAL files hold, by table: entries, cells, bytes, deletes, ties, old timestamps, bulk loads, markers,
     times and sequence numbers. Exit 3: a file is unfinished, 4: damaged; what precedes that is counted."""
     from walferry.cli.options import console, print_json, tracked
     from walferry.wal.stat import stat
 
+    security = given_security(paths, principal, keytab, ccache, tls_ca, tls_certificate, tls_key)
     try:
-        found = stat(paths, lambda files: tracked(files, "reading WALs"), identity(principal, keytab, ccache))
+        found = stat(paths, lambda files: tracked(files, "reading WALs"), security)
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
     if as_json:

@@ -12,7 +12,7 @@ import typer
 from walferry.embedded import environment, jars
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
-from walferry.security import Kerberos
+from walferry.security import Kerberos, Security
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -64,7 +64,7 @@ def writer(
     source = json.loads(endpoints.read_text())["source"]
     fields = {key: source[key] for key in ("zookeeper", "znode", "webhdfs", "rootdir", "thrift")}
     if "principal" in source:
-        fields["security"] = Kerberos(source["principal"], source["keytab"])
+        fields["security"] = Security(Kerberos(source["principal"], source["keytab"]))
     count = write(ClusterAddress(**fields), status, stop_file, rows=rows, cells_per_second=cells_per_second)
     typer.echo(f"{count.state}; {count.rows_loaded} rows loaded, {count.cells_written} cells written since")
 

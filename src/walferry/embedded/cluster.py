@@ -31,7 +31,7 @@ from walferry.embedded.kerberized import Secured
 from walferry.embedded.processes import ServerProcess, Servers
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
-from walferry.security import Tls
+from walferry.security import Security, Tls
 from walferry.settings import EmbeddedServers, ZooKeeperSession
 
 HOST = "127.0.0.1"
@@ -184,8 +184,7 @@ class MiniCluster(Servers):
             wal_webhdfs=self.wal_webhdfs,
             thrift=f"{self.host}:{self.ports.thrift}" if self.with_thrift else None,
             session_seconds=ZooKeeperSession.read().zookeeper_session_seconds,
-            security=None if self.security is None else self.security.identity(),
-            tls=self.tls,
+            security=Security(None if self.security is None else self.security.identity(), self.tls),
         )
 
     @property

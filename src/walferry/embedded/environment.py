@@ -187,7 +187,7 @@ class Environment:
 
 def _login(cluster: MiniCluster) -> dict[str, str | None]:
     """Who one is to a secured cluster, and the path of its keytab."""
-    identity = cluster.address.security
+    identity = cluster.address.security.kerberos
     return {} if identity is None else {"principal": identity.principal, "keytab": identity.keytab}
 
 

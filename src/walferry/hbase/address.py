@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from walferry.errors import UsageError
 from walferry.request_meter import Meter, RequestRates, meter_of
-from walferry.security import Kerberos, Tls
+from walferry.security import OPEN, Kerberos, Security
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,8 @@ class ClusterAddress:
     """a folder (URL) that is read instead of the cluster's file system, with copies of what was below its rootdir"""
     session_seconds: float = 30.0
     """timeout of the ZooKeeper sessions: this long after a process was killed, its session's znodes are removed"""
-    security: Kerberos | None = None
-    """who the client is to a secured cluster; then `user` is sent to no service that asks for a login"""
-    tls: Tls | None = None
-    """which services are reached by TLS, and how"""
+    security: Security = OPEN
+    """who the client is to services that ask for a login, which get no `user` then; which are reached by TLS, and how"""
 
     def shared_by(self, processes: int) -> ClusterAddress:
         """The address for each of several processes that share the rates."""
@@ -57,28 +55,21 @@ class ClusterAddress:
     @property
     def hbase_kerberos(self) -> Kerberos | None:
         """Who the client is to the servers of HBase; None if they ask for no login, whatever HDFS does."""
-        return self.security if self.security is not None and self.security.service is not None else None
+        kerberos = self.security.kerberos
+        return kerberos if kerberos is not None and kerberos.service is not None else None
 
     @property
     def zookeeper_login(self) -> bool:
         """Whether a process that logs in itself, so no worker of Spark's, logs in to ZooKeeper."""
-        return self.security is not None and self.security.zookeeper_service is not None
+        kerberos = self.security.kerberos
+        return kerberos is not None and kerberos.zookeeper_service is not None
 
     def without_zookeeper_login(self) -> ClusterAddress:
         """The address, for reading in ZooKeeper what everybody may."""
-        if self.security is None:
+        kerberos = self.security.kerberos
+        if kerberos is None:
             return self
-        return replace(self, security=replace(self.security, zookeeper_service=None))
-
-    @property
-    def rpc_tls(self) -> Tls | None:
-        """How HBase's RPC is reached by TLS; None without TLS."""
-        return self.tls if self.tls is not None and self.tls.rpc else None
-
-    @property
-    def zookeeper_tls(self) -> Tls | None:
-        """How ZooKeeper is reached by TLS; None without TLS."""
-        return self.tls if self.tls is not None and self.tls.zookeeper else None
+        return replace(self, security=replace(self.security, kerberos=replace(kerberos, zookeeper_service=None)))
 
     @property
     def root_path(self) -> str:

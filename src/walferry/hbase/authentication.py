@@ -176,8 +176,9 @@ class _Attempt:
 
 def purpose_of(address: ClusterAddress) -> Purpose | None:
     """What the tokens of the cluster's HBase are for; None if it is not secured."""
-    kerberos = address.hbase_kerberos
-    return None if kerberos is None else Purpose(f"HBase at {address.cluster}", kerberos, address.tls)
+    if address.hbase_kerberos is None:
+        return None
+    return Purpose(f"HBase at {address.cluster}", address.security)
 
 
 def login(address: ClusterAddress) -> Authenticate:

@@ -50,7 +50,7 @@ class HBaseClient:
         self.master_attempts = master_attempts
         self.timeout_s = timeout_s
         self.zookeeper = ZooKeeper.of(address)
-        self.pool = ConnectionPool(login(address), address.meter(), address.rpc_tls)
+        self.pool = ConnectionPool(login(address), address.meter(), address.security.rpc_tls)
         self._locations = Locations(self.zookeeper, self.pool, timeout_s)
         own_identity.let_workers_log_in(address, HBaseClient)
 

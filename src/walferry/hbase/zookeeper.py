@@ -28,9 +28,9 @@ from walferry.hbase.errors import AccessDeniedError, LoginRefusedError, ServerGo
 from walferry.hbase.zookeeper_login import be_patient, sasl_options
 from walferry.hbase.zookeeper_tls import TlsHandler, tell
 from walferry.request_meter import Meter, Service
-from walferry.security.kerberos import Kerberos
+from walferry.security import OPEN, Security
 from walferry.security.tickets import identity
-from walferry.security.tls import Tls, TlsError, wants_tls
+from walferry.security.tls import TlsError, wants_tls
 
 CONNECT_TIMEOUT_S = 10
 _BEGINNING = struct.pack(">iiq", 44, 0, 0)
@@ -116,12 +116,11 @@ class ZooKeeper:
         znode: str,
         meter: Meter | None = None,
         session_seconds: float = 30.0,
-        security: Kerberos | None = None,
-        tls: Tls | None = None,
+        security: Security = OPEN,
     ) -> None:
         self.hosts = hosts
-        self._tls = tls
-        self._security = security
+        self._tls = security.zookeeper_tls
+        self._kerberos = security.kerberos
         self._refusal: WalferryError | None = None
         self._session_seconds = session_seconds
         self._meter = meter
@@ -132,8 +131,7 @@ class ZooKeeper:
     @classmethod
     def of(cls, address: ClusterAddress) -> ZooKeeper:
         """The ensemble of a cluster."""
-        session_s, tls = address.session_seconds, address.zookeeper_tls
-        return cls(address.zookeeper, address.znode, address.meter(), session_s, address.security, tls)
+        return cls(address.zookeeper, address.znode, address.meter(), address.session_seconds, address.security)
 
     @property
     def client(self) -> KazooClient:
@@ -148,7 +146,7 @@ class ZooKeeper:
 
     def _started(self) -> KazooClient:
         retry = {"max_tries": 3, "delay": 0.2, "max_delay": 2}
-        login = self._security and sasl_options(self._security, self._refused)
+        login = self._kerberos and sasl_options(self._kerberos, self._refused)
         client = KazooClient(
             self.hosts,
             # After this time ZooKeeper drops the session of a killed process, which frees its leases.
@@ -165,7 +163,7 @@ class ZooKeeper:
         before = self._refusal
         try:
             self._await_connected(client, before)
-            if self._security is not None and login is None:
+            if self._kerberos is not None and login is None:
                 client.exists("/")
         except SessionClosedRequireSaslError as error:
             _end(client)
@@ -220,12 +218,12 @@ class ZooKeeper:
         self._refusal = None
 
     def _turned_away(self) -> None:
-        assert self._security is not None
+        assert self._kerberos is not None
         self._refusal = LoginRefusedError(
-            f"ZooKeeper at {self.hosts} does not let {identity(self._security)} log in; its log says why. "
+            f"ZooKeeper at {self.hosts} does not let {identity(self._kerberos)} log in; its log says why. "
             "If it asks for no login, set `zookeeper_service` to none",
             server=self.hosts,
-            principal=self._security.principal,
+            principal=self._kerberos.principal,
             reason="it closes the connection",
         )
 

@@ -18,7 +18,7 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.run.spec import Cluster, ResolvedSpec, Spec, describe_faults
-from walferry.security.spec import Security, TlsKeys
+from walferry.security.spec import KerberosKeys, TlsKeys
 
 Connections = Callable[[str], Cluster]
 Keys = TypeVar("Keys", bound=BaseModel)
@@ -127,7 +127,7 @@ def cluster_from_connection(
         )
     quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in map(str.strip, host.split(",")))
     known = {key: extra[key] for key in _OF_CONNECTIONS if extra.get(key)}
-    security = {key: extra[key] for key in Security.model_fields if extra.get(key)}
+    security = {key: extra[key] for key in KerberosKeys.model_fields if extra.get(key)}
     security |= _nested(connection_id, extra, "security")
     if security:
         known["security"] = security

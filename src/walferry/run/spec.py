@@ -25,7 +25,8 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.request_meter import RequestRates
-from walferry.security.spec import Security, TlsKeys
+from walferry.security import Security
+from walferry.security.spec import KerberosKeys, TlsKeys
 from walferry.storage import open_file_system, plain_addresses, with_right_port
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
@@ -61,7 +62,7 @@ class Cluster(BaseModel):
     user: str | None = Field(
         default=None, description="user name for HBase and HDFS where Kerberos is off; default: the OS user"
     )
-    security: Security | None = Field(default=None, description="who walferry is at a cluster with Kerberos")
+    security: KerberosKeys | None = Field(default=None, description="who walferry is at a cluster with Kerberos")
     tls: TlsKeys | None = Field(default=None, description="which services are reached by TLS, and with which files")
 
     @field_validator("zookeeper")
@@ -97,7 +98,7 @@ class Cluster(BaseModel):
 
     @field_validator("security")
     @classmethod
-    def _is_the_only_identity(cls, security: Security | None, given: ValidationInfo) -> Security | None:
+    def _is_the_only_identity(cls, security: KerberosKeys | None, given: ValidationInfo) -> KerberosKeys | None:
         if security is not None and given.data.get("user") is not None:
             raise ValueError("the user is that of the principal; leave `user` out")
         return security
@@ -113,13 +114,10 @@ class Cluster(BaseModel):
     def address(self) -> ClusterAddress:
         """The address, for the client."""
         fields = self.model_dump(exclude_none=True, exclude={"security", "tls"})
-        fields["tls"] = None if self.tls is None else self.tls.tls()
-        if self.security is None:
-            return ClusterAddress(**fields)
-        kerberos = self.security.kerberos()
-        if kerberos.user is not None:
+        kerberos = None if self.security is None else self.security.kerberos()
+        if kerberos is not None and kerberos.user is not None:
             fields["user"] = kerberos.user
-        return ClusterAddress(**fields, security=kerberos)
+        return ClusterAddress(**fields, security=Security(kerberos, None if self.tls is None else self.tls.tls()))
 
 
 class TablePair(BaseModel):
@@ -491,7 +489,7 @@ def describe_faults(error: ValidationError) -> str:
 
 def unknown_key(key: object) -> str:
     """The message for an unknown key; it suggests the known key that this one resembles."""
-    models = (Spec, Cluster, Security, TablePair, TimeWindow, SourceRequests, Throttle)
+    models = (Spec, Cluster, KerberosKeys, TablePair, TimeWindow, SourceRequests, Throttle)
     known = {field.alias or name for model in models for name, field in model.model_fields.items()}
     if key in known:
         return "this key does not belong here"

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from walferry.errors import TransientError
-from walferry.security.kerberos import AuthenticationError, Kerberos
-from walferry.security.tls import Tls
+from walferry.security import AuthenticationError, Kerberos, Security
 from walferry.security.token import Token
 
 
@@ -23,9 +22,14 @@ class Purpose:
 
     service: str
     """as it is told: "HBase at zk:2181/hbase", "HDFS at http://nn:9870" """
-    kerberos: Kerberos
-    tls: Tls | None = None
-    """how the driver reaches the service"""
+    security: Security
+    """who logs in, and how the driver reaches the service"""
+
+    @property
+    def kerberos(self) -> Kerberos:
+        """The identity."""
+        assert self.security.kerberos is not None, "a token is for a login"
+        return self.security.kerberos
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
-"""The keys `security` and `tls` of a cluster in a spec, and the extras of a connection that have them."""
+"""The keys `security` and `tls` of a cluster in a spec, the extras of a connection that have them, and such options."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from walferry.errors import UsageError
+from walferry.security import Security
 from walferry.security.kerberos import Kerberos, Qop
 from walferry.security.tls import Tls
 
@@ -39,7 +40,7 @@ def _mapping(given: Any) -> Any:
         raise ValueError('give a mapping, {"end of host names": "REALM"}') from None
 
 
-class Security(BaseModel):
+class KerberosKeys(BaseModel):
     """Who walferry is at one cluster. Source and target may have different realms, which krb5.conf must name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -95,7 +96,7 @@ class Security(BaseModel):
         return service
 
     @model_validator(mode="after")
-    def _has_one_source(self) -> Security:
+    def _has_one_source(self) -> KerberosKeys:
         if self.keytab is not None and self.ccache is not None:
             raise ValueError("give keytab or ccache, not both")
         if self.keytab is None and self.ccache is None:
@@ -145,18 +146,36 @@ class TlsKeys(BaseModel):
         return Tls(**self.model_dump())
 
 
-IDENTITY = ("principal", "keytab", "ccache")
-"""keys that are enough to log in to HDFS"""
+_IDENTITY = ("principal", "keytab", "ccache")
+_FILES = ("tls_ca", "tls_certificate", "tls_key")
+SECURITY_OPTIONS = (*_IDENTITY, *_FILES)
+"""names of options that are enough for HDFS; a connection's extras have the same"""
+_Keys = TypeVar("_Keys", KerberosKeys, TlsKeys)
 
 
-def identity_of(origin: str, given: Mapping[str, str | None]) -> Kerberos | None:
-    """The identity in options with the names IDENTITY, if any. Raises UsageError with `origin` and the option."""
-    keys = {name: given[name] for name in IDENTITY if given.get(name)}
-    if not keys:
-        return None
-    try:
-        return Security.model_validate(keys).kerberos()
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else " and ".join(sorted(keys))
-        raise UsageError(f"{origin}{name}: {first['msg'].removeprefix('Value error, ')}", option=name) from None
+def security_of(
+    origin: str, given: Mapping[str, str | None], urls: Iterable[str | None], spelled: Callable[[str], str] = str
+) -> Security:
+    """What options with the names SECURITY_OPTIONS say of an HDFS; `urls` are what else was given of it: paths, and
+    addresses of name nodes. Raises UsageError with `origin` and the option, as it is `spelled`."""
+
+    def refused(names: list[str], why: str) -> UsageError:
+        return UsageError(f"{origin}{' and '.join(map(spelled, names))}: {why}", options=tuple(names))
+
+    def checked(keys: type[_Keys], options: tuple[str, ...], prefix: str = "") -> _Keys | None:
+        found = {name.removeprefix(prefix): given[name] for name in options if given.get(name)}
+        try:
+            return keys.model_validate(found) if found else None
+        except ValidationError as error:
+            first = error.errors()[0]
+            names = [f"{prefix}{name}" for name in first["loc"][:1] or sorted(found)]
+            raise refused(names, first["msg"].removeprefix("Value error, ")) from None
+
+    kerberos, tls = checked(KerberosKeys, _IDENTITY), checked(TlsKeys, _FILES, "tls_")
+    if tls is not None and not any(url.startswith("swebhdfs://") or "https://" in url for url in urls if url):
+        raise refused(
+            [name for name in _FILES if given.get(name)],
+            "no URL is https, so nothing uses it: write swebhdfs://host:port/… for a path, https://host:port for the "
+            "address of a name node",
+        )
+    return Security(None if kerberos is None else kerberos.kerberos(), None if tls is None else tls.tls())

@@ -140,7 +140,8 @@ def _told(error: ssl.SSLError, plain: str) -> tuple[str, str] | None:
     if said.endswith("ALERT_HANDSHAKE_FAILURE"):
         return (
             "it refuses the handshake: it wants a client certificate, or has no cipher in common",
-            "its log says which; set `certificate` and `key` in the cluster's `tls` if it wants them",
+            "its log says which; set `certificate` and `key` in the cluster's `tls` (`tls_certificate`, `tls_key`) if "
+            "it wants them",
         )
     if said.endswith("UNRECOGNIZED_NAME"):
         return "it has no certificate for that name", "use one of its names in the cluster's address"
@@ -148,7 +149,8 @@ def _told(error: ssl.SSLError, plain: str) -> tuple[str, str] | None:
         alert = said.partition("ALERT_")[2].replace("_", " ").lower()
         return (
             f"it wants a client certificate, or another one than it got ({alert})",
-            "set `certificate` and `key` in the cluster's `tls` to one that its authorities have signed for this host",
+            "set `certificate` and `key` in the cluster's `tls` (`tls_certificate`, `tls_key`) to one that its "
+            "authorities have signed for this host",
         )
     return None
 
@@ -164,7 +166,7 @@ def _of_its_certificate(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
     if code in _UNTRUSTED:
         return (
             f"its certificate is not of an authority that is trusted here ({said})",
-            "set `ca` in the cluster's `tls` to a PEM file with its authority",
+            "set `ca` in the cluster's `tls` (`tls_ca`) to a PEM file with its authority",
         )
     return f"its certificate is not good ({said})", "renew it at the server"
 
@@ -203,7 +205,7 @@ def _made(tls: Tls) -> ssl.SSLContext:
 
 def _unusable(path: str, reason: str) -> TlsError:
     return TlsError(
-        f"{path}, which `tls` of a cluster names, cannot be used: {reason}; it must be there on every machine that "
+        f"{path}, which is named for TLS, cannot be used: {reason}; it must be there on every machine that "
         "connects, Spark's workers too",
         server=None,
         reason=reason,

@@ -17,7 +17,7 @@ from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column, number
 from walferry.formats.hfile import HFile
 from walferry.formats.resolve import ROW_SCHEMA, FamilyRules, Fate, resolve, rows_to_arrow
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.security import Kerberos
+from walferry.security import OPEN, Security
 from walferry.snapshots.manifest import (
     SnapshotRegion,
     cells_of,
@@ -56,8 +56,8 @@ class SnapshotQuery:
     partition_bytes: int = 256 << 20
     webhdfs: str | None = None
     user: str | None = None
-    security: Kerberos | None = None
-    """who to be to a secured HDFS, instead of `user`"""
+    security: Security = OPEN
+    """who to be to a secured HDFS, instead of `user`, and how the servers of https URLs are checked"""
 
     def schema(self) -> pa.Schema:
         """The columns of the result."""
@@ -113,7 +113,7 @@ class SnapshotPart:
 
 
 @made_once
-def _opened(root: str, user: str | None, webhdfs: str | None, security: Kerberos | None) -> tuple[FileSystem, str]:
+def _opened(root: str, user: str | None, webhdfs: str | None, security: Security) -> tuple[FileSystem, str]:
     return open_file_system(root, user=user, webhdfs=webhdfs, security=security)
 
 

@@ -3,9 +3,9 @@
     spark.read.format("hbase_snapshot").option("snapshot", "orders-1").load("webhdfs://namenode:9870/hbase")
 
 The path is HBase's root folder, or the folder that a snapshot was exported to. It is a local path, or
-webhdfs://host:port/path. With the option `webhdfs` it may also be a plain path, or hdfs://host:port/path: those files
-come directly from the data nodes, which costs the data nodes much less. A row of the frame is a cell, CELL_SCHEMA, or,
-with the option `view`, a row of the table, ROW_SCHEMA.
+webhdfs://host:port/path (HTTPS: swebhdfs://). With the option `webhdfs` it may also be a plain path, or
+hdfs://host:port/path: those files come directly from the data nodes, which costs the data nodes much less. A row of the
+frame is a cell, CELL_SCHEMA, or, with the option `view`, a row of the table, ROW_SCHEMA.
 
     read_snapshot(spark, "webhdfs://namenode:9870/hbase", snapshot="orders-1")
 
@@ -24,7 +24,7 @@ returns the same frame some seconds sooner: for a data source, Spark starts a Py
     from, to          only cells with from <= timestamp < to, in milliseconds; without `raw`, only visible ones
     fields            the frame's columns to produce, separated by commas; omitted columns cost nothing
     partition_bytes   a region with more bytes of store files is read in several partitions; default: 256 MiB
-    webhdfs, user, principal, keytab, ccache  as for the source `hbase_wal`
+    webhdfs, user, principal, keytab, ccache, tls_ca, tls_certificate, tls_key  as for the source `hbase_wal`
 
 A row never spans two partitions. MOB families, encrypted files, and (without `raw`) families with NEW_VERSION_BEHAVIOR
 are refused.
@@ -42,13 +42,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from walferry.errors import UsageError
-from walferry.security.spec import IDENTITY, identity_of
+from walferry.security.spec import SECURITY_OPTIONS, security_of
 from walferry.snapshots.reading import VIEWS, SnapshotPart, SnapshotQuery, parts_of, read_part
 from walferry.spark.handing_over import HandedOver, from_driver
 
 OPTIONS = {
     "path", "snapshot", "view", "raw", "versions", "at", "columns", "start_row", "stop_row", "from", "to", "fields",
-    "partition_bytes", "webhdfs", "user", *IDENTITY,
+    "partition_bytes", "webhdfs", "user", *SECURITY_OPTIONS,
 }  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def query_of(options: Mapping[str, str]) -> SnapshotQuery:
         partition_bytes=_number(given, "partition_bytes") or 256 << 20,
         webhdfs=given.get("webhdfs"),
         user=given.get("user"),
-        security=identity_of("hbase_snapshot: ", given),
+        security=security_of("hbase_snapshot: ", given, [root, given.get("webhdfs")]),
     )
 
 
@@ -154,7 +154,7 @@ class HBaseSnapshotReader(DataSourceReader):
 
 def _handed(query: SnapshotQuery) -> HandedOver:
     """What tasks log in with, once this process has read the manifest."""
-    return from_driver(tokens=query.security is not None)
+    return from_driver(tokens=query.security.kerberos is not None)
 
 
 def _names(text: str) -> list[str]:

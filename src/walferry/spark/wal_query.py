@@ -15,8 +15,8 @@ from walferry.formats.changes import CHANGE_SCHEMA, entry_changes
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, names_column
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
-from walferry.security import Kerberos
-from walferry.security.spec import IDENTITY, identity_of
+from walferry.security import OPEN, Security
+from walferry.security.spec import SECURITY_OPTIONS, security_of
 from walferry.spark.handing_over import HandedOver, from_driver
 from walferry.storage import FileSystem, open_file_system
 
@@ -39,7 +39,7 @@ VIEWS = {"hbase_wal": ("cells", "entries"), "hbase_changes": ("changes",)}
 SCHEMAS = {"cells": WAL_CELL_SCHEMA, "entries": ENTRY_SCHEMA}
 BATCH_OPTIONS = {"from", "to", "on_unfinished"}
 STREAM_OPTIONS = {"starting", "max_bytes_per_trigger", "max_files_per_trigger"}
-_COMMON = {"path", "tables", "webhdfs", "user", *IDENTITY} | BATCH_OPTIONS | STREAM_OPTIONS
+_COMMON = {"path", "tables", "webhdfs", "user", *SECURITY_OPTIONS} | BATCH_OPTIONS | STREAM_OPTIONS
 OPTIONS = {"hbase_wal": _COMMON | {"view"}, "hbase_changes": _COMMON | {"fields"}}
 
 
@@ -60,7 +60,7 @@ class WalQuery:
     max_files: int | None = None
     webhdfs: str | None = None
     user: str | None = None
-    security: Kerberos | None = None
+    security: Security = OPEN
 
     @classmethod
     def parse(cls, options: Mapping[str, str], source: str = "hbase_wal", *, stream: bool | None = None) -> WalQuery:
@@ -97,7 +97,7 @@ class WalQuery:
             max_files=_limit(source, given, "max_files_per_trigger"),
             webhdfs=given.get("webhdfs"),
             user=given.get("user"),
-            security=identity_of(f"{source}: ", given),
+            security=security_of(f"{source}: ", given, [*paths, given.get("webhdfs")]),
         )
 
     @property
@@ -115,7 +115,7 @@ class WalQuery:
         """What the tasks of the query need: tokens of its paths' name nodes, and where these are."""
         for path in self.paths:
             self.open(path)  # the process that plans a stream's batch need not have read anything
-        return from_driver(tokens=self.security is not None)
+        return from_driver(tokens=self.security.kerberos is not None)
 
     def select(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
         """Which entries of a batch match the query's tables and write times."""

@@ -3,17 +3,20 @@
     spark.read.format("hbase_wal").option("webhdfs", "http://namenode:9870").load("/hbase/oldWALs")
 
 The path is a WAL file, a folder (read recursively), or several absolute paths separated by commas. A path is local
-(without the option `webhdfs`), on HDFS (with that option), or webhdfs://host:port/path. With the option `webhdfs`,
-hdfs://host:port/path reads files directly from the data nodes. In folders, the logs of hbase:meta, of the master and of
-procedures are skipped. Options of both:
+(without the option `webhdfs`), on HDFS (with that option), or webhdfs://host:port/path (HTTPS: swebhdfs://). With the
+option `webhdfs`, hdfs://host:port/path reads files directly from the data nodes. In folders, the logs of hbase:meta, of
+the master and of procedures are skipped. Options of both:
 
     view           cells (default): one row per cell, WAL_CELL_SCHEMA; markers are the cells of family METAFAMILY.
                    entries: one row per entry, ENTRY_SCHEMA; decodes no cells, so it is cheaper.
     tables         only these, "namespace:table" or "table", separated by commas
-    webhdfs        the name node's HTTP address, for paths without a scheme, or with hdfs://
+    webhdfs        the name node's HTTP or HTTPS address, for paths without a scheme, or with hdfs://
     user           the HDFS user; default: the operating system's user
     principal, keytab, ccache  who to be to a secured HDFS: a principal and the path of its keytab, or a ticket cache.
                    The driver logs in, and hands tokens to its workers.
+    tls_ca, tls_certificate, tls_key  of HTTPS: paths of PEM files with the only authorities to trust (default: the
+                   machine's), and with the client's certificate and its key, for servers that want one. The files are
+                   read where the driver runs, and on each worker's machine.
 
 Options of `spark.read` only:
 

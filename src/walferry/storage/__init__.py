@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from walferry.errors import UsageError
 from walferry.request_meter import Meter
-from walferry.security import Kerberos, Tls
+from walferry.security import OPEN, Security
 from walferry.storage.addresses import has_wrong_port, plain_addresses, with_right_port, with_schemes
 from walferry.storage.filesystem import (
     FileStatus,
@@ -57,20 +57,19 @@ def open_hdfs(
     user: str,
     name_node: str | None = None,
     meter: Meter | None = None,
-    security: Kerberos | None = None,
-    tls: Tls | None = None,
+    security: Security = OPEN,
 ) -> WebHdfs:
     """The HDFS at a name node's HTTP address; with `name_node`, files come directly from the data nodes.
 
-    `security`: who to be to a secured HDFS, instead of `user`; `tls`: how the servers of https URLs are checked.
+    `security`: who to be to a secured HDFS, instead of `user`, and how the servers of https URLs are checked.
     """
     if name_node is None:
         from walferry.storage.webhdfs import WebHdfs
 
-        return WebHdfs(webhdfs, user, meter=meter, security=security, tls=tls)
+        return WebHdfs(webhdfs, user, meter=meter, security=security)
     from walferry.storage.direct import DirectHdfs
 
-    return DirectHdfs(webhdfs, user, name_node, meter=meter, security=security, tls=tls)
+    return DirectHdfs(webhdfs, user, name_node, meter=meter, security=security)
 
 
 def open_file_system(
@@ -78,21 +77,21 @@ def open_file_system(
     *,
     user: str | None = None,
     webhdfs: str | None = None,
-    security: Kerberos | None = None,
-    tls: Tls | None = None,
+    security: Security = OPEN,
 ) -> tuple[FileSystem, str]:
     """The file system that a URL names, and the path on it.
 
-    Accepts "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path. `webhdfs` is
-    the name node's HTTP address, or several separated by ";". With it, a path without a scheme is on that HDFS, and
-    "hdfs://host:port/path" or "hdfs://nameservice/path" is accepted too: such files come directly from the data nodes.
-    `security`: who to be to a secured HDFS, instead of `user`; `tls`: how the servers of https URLs are checked.
+    Accepts "webhdfs://[user@]host:port/path" (the name node's HTTP port), "swebhdfs://…" (its HTTPS port),
+    "file:///path", or a local path. `webhdfs` is the name node's HTTP address, or several separated by ";". With it, a
+    path without a scheme is on that HDFS, and "hdfs://host:port/path" or "hdfs://nameservice/path" is accepted too:
+    such files come directly from the data nodes.
+    `security`: who to be to a secured HDFS, instead of `user`, and how the servers of https URLs are checked.
     Raises UsageError for any other scheme, and for hdfs without `webhdfs`.
     """
     if webhdfs is not None and "://" not in url:
         from walferry.storage.webhdfs import WebHdfs
 
-        files: FileSystem = WebHdfs(with_schemes(webhdfs), user or getpass.getuser(), security=security, tls=tls)
+        files: FileSystem = WebHdfs(with_schemes(webhdfs), user or getpass.getuser(), security=security)
         return files, f"/{url.lstrip('/')}"
     scheme, separator, _ = url.partition("://")
     if not separator:
@@ -107,7 +106,7 @@ def open_file_system(
         path = url.split("://", 1)[1].partition("/")[2]
         from walferry.storage.webhdfs import WebHdfs
 
-        return WebHdfs(address, user or parts.username or getpass.getuser(), security=security, tls=tls), f"/{path}"
+        return WebHdfs(address, user or parts.username or getpass.getuser(), security=security), f"/{path}"
     if scheme == "hdfs" and parts.hostname:
         if webhdfs is None:
             raise UsageError(f"{url}: also give the HTTP address of its name node (option webhdfs)", url=url)
@@ -116,7 +115,7 @@ def open_file_system(
         name_node = f"hdfs://{parts.netloc.rpartition('@')[2]}"
         path = url.split("://", 1)[1].partition("/")[2]
         who = user or parts.username or getpass.getuser()
-        files = open_hdfs(with_schemes(webhdfs), who, name_node, security=security, tls=tls)
+        files = open_hdfs(with_schemes(webhdfs), who, name_node, security=security)
         return files, f"/{path}"
     raise UsageError(
         f"{url}: unknown kind of file; use webhdfs://host:port/path, file:///path or a local path",

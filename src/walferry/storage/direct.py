@@ -26,7 +26,7 @@ import hdfs_native
 from walferry.background import OneByOne, begun
 from walferry.errors import TransientError, WalferryError
 from walferry.request_meter import Meter, Service
-from walferry.security import Kerberos, Tls
+from walferry.security import OPEN, Security
 from walferry.storage.name_nodes import REST_SECONDS, Nameservice, forget, hadoop_folder, want
 from walferry.storage.tokens import ANSWER_SECONDS, LIBRARY
 from walferry.storage.webhdfs import WebHdfs
@@ -46,7 +46,7 @@ _OWN = "current leaseholder is trying to recreate file"
 """what the name node says of a file that the same client has just created (FSNamesystem.recoverLeaseInternal)"""
 _user: list[str] = []
 """of this process, for name nodes without Kerberos"""
-_Place = tuple[str, str, str, Kerberos | None]
+_Place = tuple[str, str, str, Security]
 _rest_until: dict[_Place, float] = {}
 """until when this process does not try direct access again where it has failed, for whom: clients may live briefly"""
 _SECURED = {
@@ -72,17 +72,16 @@ class DirectHdfs(WebHdfs):
         *,
         timeout_s: float = 60,
         meter: Meter | None = None,
-        security: Kerberos | None = None,
-        tls: Tls | None = None,
+        security: Security = OPEN,
     ) -> None:
-        super().__init__(url, user, timeout_s=timeout_s, meter=meter, security=security, tls=tls)
+        super().__init__(url, user, timeout_s=timeout_s, meter=meter, security=security)
         self._name_node = name_node
         self._timeout_s = timeout_s
         self._answer_s = timeout_s
         self._nameservice: Nameservice | None = None
         place = urlsplit(name_node)
         if place.port is None:
-            self._nameservice = Nameservice(place.netloc, tuple(self.url.split(";")), user, security, tls)
+            self._nameservice = Nameservice(place.netloc, tuple(self.url.split(";")), user, security)
             self._answer_s = min(timeout_s, ANSWER_SECONDS)
             want(self._nameservice)
         self._meter = meter

@@ -14,7 +14,7 @@ from requests.adapters import HTTPAdapter
 from walferry.security.tls import Tls, TlsError, context, refusal
 
 _LIBRARY = "urllib3"
-_PLAIN = "if that is right, write http:// in `webhdfs`"
+_PLAIN = "if that is right, write http:// in `webhdfs`, or webhdfs:// for a path"
 
 
 def prepare(session: requests.Session, urls: Iterable[str], tls: Tls | None, connections: int = 10) -> None:

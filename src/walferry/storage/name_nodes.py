@@ -17,7 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from walferry.errors import TransientError, WalferryError
-from walferry.security import Kerberos, Tls
+from walferry.security import OPEN, Security
 from walferry.storage.tokens import page_of
 
 REST_SECONDS = 300.0
@@ -35,8 +35,7 @@ class Nameservice:
     """the name nodes' HTTP addresses"""
     user: str = field(compare=False)
     """who asks where there is no Kerberos; Spark's workers may run as another user than their driver"""
-    kerberos: Kerberos | None = None
-    tls: Tls | None = None
+    security: Security = OPEN
 
     def name_nodes(self) -> tuple[str, ...]:
         """The host:port of each name node's RPC; a name that is no nameservice is a host.
@@ -104,7 +103,7 @@ class Nameservice:
         failure: WalferryError | None = None
         for url in self.urls:
             try:
-                page = page_of(url, self.user, self.kerberos, "/conf", {"format": "json"}, self.tls)
+                page = page_of(url, self.user, self.security, "/conf", {"format": "json"})
                 configuration = {one["key"]: str(one["value"]) for one in page["properties"]}
                 return self._found(configuration) or (f"{self.name}:{DEFAULT_PORT}",)
             except (LookupError, TypeError):

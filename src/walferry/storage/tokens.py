@@ -24,7 +24,7 @@ import urllib3
 
 from walferry.background import made_once
 from walferry.errors import TransientError, WalferryError, causes
-from walferry.security import AuthenticationError, Kerberos, Tls, handed
+from walferry.security import AuthenticationError, Security, handed
 from walferry.security.handed import Purpose, WorkerLoginError
 from walferry.security.held_token import HeldToken, register
 from walferry.security.sasl import GssapiExchange, named
@@ -59,14 +59,13 @@ def hidden(text: str) -> str:
 class Tokens:
     """The current token of one identity at one HDFS; threads share it. In a worker its driver has made it."""
 
-    def __init__(self, urls: tuple[str, ...], kerberos: Kerberos, tls: Tls | None = None) -> None:
-        """`urls`: the HTTP addresses of the HDFS's name nodes; `tls`: how they are checked if they are https."""
+    def __init__(self, urls: tuple[str, ...], security: Security) -> None:
+        """`urls`: the HTTP addresses of the HDFS's name nodes; `security`: who logs in, and how https is checked."""
         for name in _URL_LOGGERS:
             logging.getLogger(name).addFilter(_hide)
-        self.kerberos = kerberos
-        self._tls = tls
+        self.security = security
         self._urls = urls
-        self.token = HeldToken(Purpose(f"HDFS at {';'.join(urls)}", kerberos, tls), self._made)
+        self.token = HeldToken(Purpose(f"HDFS at {';'.join(urls)}", security), self._made)
         self._written: Token | None = None
 
     def current(self) -> Token:
@@ -111,7 +110,7 @@ class Tokens:
 
     def _asked(self, url: str) -> tuple[Token, float]:
         """A token of the name node at `url`, and how many seconds it lives."""
-        login = _Login(url, self.kerberos, self._tls, ANSWER_SECONDS if len(self._urls) > 1 else 60)
+        login = _Login(url, self.security, ANSWER_SECONDS if len(self._urls) > 1 else 60)
         # Only its renewer can renew a token, and only renewing tells how long it lives. The name node turns a principal
         # into the user's short name by its own rules.
         answer = login.asked("GET", {"op": "GETDELEGATIONTOKEN", "renewer": login.principal})
@@ -131,9 +130,9 @@ class Tokens:
 
 
 @made_once
-def tokens_of(urls: tuple[str, ...], kerberos: Kerberos, tls: Tls | None = None) -> Tokens:
+def tokens_of(urls: tuple[str, ...], security: Security) -> Tokens:
     """The one holder of this process for name nodes and an identity; workers get its token, too."""
-    tokens = Tokens(urls, kerberos, tls)
+    tokens = Tokens(urls, security)
     register(tokens.token)
     return tokens
 
@@ -141,9 +140,11 @@ def tokens_of(urls: tuple[str, ...], kerberos: Kerberos, tls: Tls | None = None)
 class _Login:
     """Requests to one name node that prove the identity by SPNEGO (RFC 4559)."""
 
-    def __init__(self, url: str, kerberos: Kerberos, tls: Tls | None = None, answer_s: float = 60) -> None:
+    def __init__(self, url: str, security: Security, answer_s: float = 60) -> None:
+        kerberos = security.kerberos
+        assert kerberos is not None, "without Kerberos there is no login"
         self._url = url
-        self._tls = tls
+        self._tls = security.tls
         self._answer_s = answer_s
         self._kerberos = kerberos
         parts = urlsplit(url)
@@ -232,18 +233,16 @@ class _Login:
             return context.step(proof) or b""
 
 
-def page_of(
-    url: str, user: str, kerberos: Kerberos | None, path: str, query: dict[str, str], tls: Tls | None = None
-) -> dict[str, Any]:
-    """A JSON page of the server at `url`; `user` asks for it, or the identity of `kerberos`.
+def page_of(url: str, user: str, security: Security, path: str, query: dict[str, str]) -> dict[str, Any]:
+    """A JSON page of the server at `url`; `user` asks for it, or the identity of `security`.
 
-    Raises TransientError, TlsError and, with `kerberos`, the errors of `Tokens.current`.
+    Raises TransientError, TlsError and, with an identity, the errors of `Tokens.current`.
     """
-    if kerberos is not None:
-        return _Login(url, kerberos, tls, ANSWER_SECONDS).asked("GET", query, path)
+    if security.kerberos is not None:
+        return _Login(url, security, ANSWER_SECONDS).asked("GET", query, path)
     try:
         with requests.Session() as session:
-            prepare(session, [url], tls)
+            prepare(session, [url], security.tls)
             answer = session.get(
                 f"{url}{path}", params={**query, "user.name": user}, headers=_JSON, timeout=ANSWER_SECONDS
             )
@@ -280,7 +279,7 @@ class TokenFile:
         with self._lock:
             known = self._tokens.setdefault(service, tokens)
         self.write()
-        return known.kerberos == tokens.kerberos
+        return known.security.kerberos == tokens.security.kerberos
 
     def write(self) -> None:
         """Write the current tokens, each for its services; a reader finds the old file or the new one."""

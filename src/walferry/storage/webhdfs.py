@@ -16,7 +16,7 @@ import urllib3
 
 from walferry.errors import TransientError, WalferryError, causes
 from walferry.request_meter import Meter
-from walferry.security import AuthenticationError, Kerberos, Tls, handed
+from walferry.security import OPEN, AuthenticationError, Security, handed
 from walferry.security.handed import WorkerLoginError
 from walferry.storage.addresses import servers_of
 from walferry.storage.filesystem import FileStatus, Owner, PermissionDeniedError, QuotaExceededError
@@ -83,25 +83,23 @@ class WebHdfs:
         *,
         timeout_s: float = 60,
         meter: Meter | None = None,
-        security: Kerberos | None = None,
-        tls: Tls | None = None,
+        security: Security = OPEN,
     ) -> None:
         """`meter` counts and delays the requests to the name node.
 
-        With `security`, every request has a delegation token of that identity instead of `user`. All methods then also
-        raise AuthenticationError and KerberosUnavailableError. `tls`: how the servers of https URLs are checked; all
-        methods then also raise TlsError.
+        With the Kerberos of `security`, every request has a delegation token of that identity instead of `user`. All
+        methods then also raise AuthenticationError and KerberosUnavailableError. Its `tls` says how the servers of
+        https URLs are checked; all methods then also raise TlsError.
         """
         name_nodes = servers_of(url)
         self.url = ";".join(name_nodes)
         self._user = user
         self._security = security
-        self._tls = tls
-        self._tokens = None if security is None else tokens_of(tuple(name_nodes), security, tls)
+        self._tokens = None if security.kerberos is None else tokens_of(tuple(name_nodes), security)
         several = len(name_nodes) > 1
         answer_s = min(timeout_s, ANSWER_SECONDS) if several else None
         self._session = Session(name_nodes, meter, self._tokens, answer_s, self._answers_itself)
-        prepare(self._session, name_nodes, tls, CONNECTIONS)
+        prepare(self._session, name_nodes, security.tls, CONNECTIONS)
         if self._tokens is None:
             self._session.params = {"user.name": user}
         self._client = _Client(self.url, timeout=(min(timeout_s, 10), timeout_s), session=self._session)
@@ -313,7 +311,7 @@ class WebHdfs:
 
     def _reads_stale(self, url: str) -> bool:
         try:
-            page = page_of(url, self._user, self._security, "/conf", {"format": "json"}, self._tls)
+            page = page_of(url, self._user, self._security, "/conf", {"format": "json"})
             return any((one["key"], one["value"]) == ("dfs.ha.allow.stale.reads", "true") for one in page["properties"])
         except (WalferryError, LookupError, TypeError) as error:
             _log.info("%s does not tell its configuration: %s", url, hidden(str(error)))
@@ -332,7 +330,7 @@ class WebHdfs:
         """What a server tells of a bean of name nodes: nothing if it has none, None if it does not answer."""
         query = {"qry": f"Hadoop:service=NameNode,name={name}"}
         try:
-            found: list[dict[str, Any]] = page_of(url, self._user, self._security, "/jmx", query, self._tls)["beans"]
+            found: list[dict[str, Any]] = page_of(url, self._user, self._security, "/jmx", query)["beans"]
             return found
         except (WalferryError, LookupError) as error:
             _log.info("%s does not tell of its %s: %s", url, name, hidden(str(error)))

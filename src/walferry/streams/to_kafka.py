@@ -55,9 +55,7 @@ def opened(run: StreamRun) -> Iterator[OpenedDestination]:
         claims = None
         if run.spec.large_messages is not None:
             address = run.source.address
-            folder = open_file_system(
-                run.spec.large_messages, user=address.user, security=address.security, tls=address.tls
-            )
+            folder = open_file_system(run.spec.large_messages, user=address.user, security=address.security)
             claims = Claims(*folder)
         changes = _targets(topics.changes, run.topics)
         if run.spec.image == "none":

@@ -91,9 +91,7 @@ def _commits(spec: ResolvedStreamSpec, cluster_id: str) -> Commits:
 def _folder(spec: ResolvedStreamSpec) -> tuple[FileSystem, str]:
     """The folder's file system, and its path there without a trailing slash."""
     address = spec.log_address()
-    files, folder = open_file_system(
-        _parquet(spec).folder, user=address.user, security=address.security, tls=address.tls
-    )
+    files, folder = open_file_system(_parquet(spec).folder, user=address.user, security=address.security)
     return files, folder.rstrip("/")
 
 

@@ -15,7 +15,7 @@ from walferry.errors import DamagedInputError, UsageError, WalferryError
 from walferry.formats.cells import decode_tags
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, index_entry_cells
 from walferry.formats.wal import MAGIC, EntryBatch, WalReader
-from walferry.security import Kerberos
+from walferry.security import OPEN, Security
 from walferry.storage import open_file_system
 from walferry.wal.open import open_wal_at
 
@@ -27,10 +27,11 @@ PARQUET_BATCH_BYTES = 16 << 20
 """each batch becomes a row group"""
 
 
-def cat(paths: Sequence[str], out: TextIO, err: TextIO, security: Kerberos | None = None) -> int:
+def cat(paths: Sequence[str], out: TextIO, err: TextIO, security: Security = OPEN) -> int:
     """Print every cell of each file to `out`, in file order, markers included; errors go to `err`.
 
-    A path is local or a webhdfs:// URL; `security`: who to be to a secured HDFS. A line has the keys region, table,
+    A path is local, or a webhdfs:// or swebhdfs:// URL; `security`: who to be to a secured HDFS, and how the servers of
+    swebhdfs:// URLs are checked. A line has the keys region, table,
     seq, write_time, row, family, qualifier, timestamp, type, value and tags; row, family, qualifier, value and the
     content of tags are in hex.
     Returns the worst exit code over the files: 0 whole, 3 unfinished, 4 damaged or of a kind that cannot be read,
@@ -47,9 +48,7 @@ def cat(paths: Sequence[str], out: TextIO, err: TextIO, security: Kerberos | Non
         return _reader_left(out.fileno())
 
 
-def cat_columns(
-    paths: Sequence[str], out: BinaryIO, err: TextIO, columns: Columns, security: Kerberos | None = None
-) -> int:
+def cat_columns(paths: Sequence[str], out: BinaryIO, err: TextIO, columns: Columns, security: Security = OPEN) -> int:
     """The same cells as an Arrow IPC stream or as one Parquet file (WAL_CELL_SCHEMA, with each cell's file and the
     offset of its entry); errors and exit codes are those of `cat`."""
     open_writer, batch_bytes = {
@@ -80,7 +79,7 @@ def _each(
     flush: Callable[[], None],
     err: TextIO,
     batch_bytes: int,
-    security: Kerberos | None,
+    security: Security,
 ) -> int:
     worst = 0
     for path in paths:

@@ -46,14 +46,14 @@ def hdfs_of(address: ClusterAddress) -> WebHdfs:
     """The HDFS of a cluster itself, without copies of its WALs."""
     if address.webhdfs is None:
         raise ValueError(f"the address of the cluster at {address.zookeeper} names no WebHDFS")
-    return open_hdfs(address.webhdfs, address.user, address.name_node, address.meter(), address.security, address.tls)
+    return open_hdfs(address.webhdfs, address.user, address.name_node, address.meter(), address.security)
 
 
 def open_folder(url: str, address: ClusterAddress) -> tuple[FileSystem, str]:
     """The file system of a folder given by its URL, and the path on it, for the identity at a cluster; a user in the
     URL counts more than the cluster's."""
     named = "@" in url.partition("://")[2].partition("/")[0]
-    return open_file_system(url, user=None if named else address.user, security=address.security, tls=address.tls)
+    return open_file_system(url, user=None if named else address.user, security=address.security)
 
 
 def as_url(folder: str) -> str:

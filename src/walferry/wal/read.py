@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from walferry.formats.entries import entry_cells
-from walferry.security import Kerberos
+from walferry.security import OPEN, Security
 from walferry.storage import open_file_system
 from walferry.wal.open import BATCH_BYTES, open_wal_at
 
@@ -17,14 +17,15 @@ def read_wal(
     *,
     user: str | None = None,
     webhdfs: str | None = None,
-    security: Kerberos | None = None,
+    security: Security = OPEN,
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The cells of a WAL, markers included, in its order, as WAL_CELL_SCHEMA.
 
-    `path` is local, or a URL "webhdfs://host:port/path"; with `webhdfs`, the name node's HTTP address, it may also be
-    a path on that HDFS; `security`: who to be to a secured one, instead of `user`. Keys of encrypted WALs come from the
-    environment (`walferry.wal.keys`). A WAL that is still being written is read up to its current end, and followed if
+    `path` is local, or a URL "webhdfs://host:port/path" (HTTPS: "swebhdfs://…"); with `webhdfs`, the name node's HTTP
+    address, it may also be a path on that HDFS. `security` (`walferry.security.Security`): who to be to a secured one,
+    instead of `user`, and how the servers of https URLs are checked. Keys of encrypted WALs come from the environment
+    (`walferry.wal.keys`). A WAL that is still being written is read up to its current end, and followed if
     HBase moves it.
 
     Raises FileNotFoundError, UsageError for an unknown kind of URL, DamagedInputError after the entries that precede

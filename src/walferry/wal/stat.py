@@ -14,7 +14,7 @@ from walferry.errors import UsageError, WalferryError
 from walferry.formats import _tally_kernels as kernels
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
-from walferry.security import Kerberos
+from walferry.security import OPEN, Security
 from walferry.storage import open_file_system
 from walferry.wal.files import parse_wal_name
 from walferry.wal.open import open_wal_at
@@ -96,15 +96,15 @@ class WalStat:
 def stat(
     paths: Sequence[str],
     progress: Callable[[Sequence[str]], Iterable[str]] = lambda files: files,
-    security: Kerberos | None = None,
+    security: Security = OPEN,
 ) -> WalStat:
     """Read every file once and count what it holds.
 
-    A path is local or a webhdfs:// URL, of a file or of a folder. In a folder, and in the region servers' folders in
-    it, the files with names of user tables' WALs count. Everything before the end or the damage of a file is counted.
-    `progress` is called with the files and returns them one by one; `security`: who to be to a secured HDFS. Raises
-    UsageError for a URL of an unknown kind and for a folder without WALs, FileNotFoundError for a path that does not
-    exist.
+    A path is local, or a webhdfs:// or swebhdfs:// URL, of a file or of a folder. In a folder, and in the region
+    servers' folders in it, the files with names of user tables' WALs count. Everything before the end or the damage of
+    a file is counted. `progress` is called with the files and returns them one by one; `security`: who to be to a
+    secured HDFS, and how the servers of swebhdfs:// URLs are checked. Raises UsageError for a URL of an unknown kind
+    and for a folder without WALs, FileNotFoundError for a path that does not exist.
     """
     counts = _Counts()
     found = [file for path in paths for file in _files(path, security)]
@@ -115,7 +115,7 @@ def stat(
     return WalStat(files, tables, tuple(regions))
 
 
-def _files(path: str, security: Kerberos | None) -> list[str]:
+def _files(path: str, security: Security) -> list[str]:
     """The path itself; for a folder, the paths of the WAL files in it."""
     file_system, place = open_file_system(path, security=security)
     status = file_system.status(place)
@@ -136,7 +136,7 @@ def _files(path: str, security: Kerberos | None) -> list[str]:
     return found
 
 
-def _read(path: str, counts: _Counts, security: Kerberos | None) -> FileStat:
+def _read(path: str, counts: _Counts, security: Security) -> FileStat:
     file_system, place = open_file_system(path, security=security)
     wal = open_wal_at(file_system, place, path)
     reached = 0

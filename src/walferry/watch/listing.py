@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from walferry.errors import TransientError, WalferryError, causes
-from walferry.security import Kerberos, Tls
+from walferry.security import OPEN, Security
 from walferry.security.tls import context
 from walferry.storage import PermissionDeniedError
 from walferry.storage.addresses import servers_of
@@ -93,18 +93,16 @@ def compare(known: Mapping[str, KnownWal], listing: Listing) -> Changes:
     return Changes(tuple(new), tuple(sealed), tuple(moved), tuple(grown), tuple(sorted(gone)))
 
 
-async def list_wals(
-    webhdfs: str, user: str, root: str, security: Kerberos | None = None, tls: Tls | None = None
-) -> Listing:
+async def list_wals(webhdfs: str, user: str, root: str, security: Security = OPEN) -> Listing:
     """List every WAL file of user tables below `root`; `webhdfs` is one NameNode's URL, or several separated by ";".
 
-    `security`: who to be to a secured HDFS, instead of `user`; `tls`: how the servers of https URLs are checked.
+    `security`: who to be to a secured HDFS, instead of `user`, and how the servers of https URLs are checked.
 
     Live folders are listed before the archive, so that a file that moves in between is seen at least once; its later
     place counts. Raises PermissionDeniedError, and TransientError if the NameNode does not answer or folders keep
     moving, and TlsError.
     """
-    urls = _in_order(servers_of(webhdfs))
+    urls, tls = _in_order(servers_of(webhdfs)), security.tls
     # trust_env: never through this machine's proxy.
     answer_s = TIMEOUT_SECONDS if len(urls) == 1 else ANSWER_SECONDS
     async with httpx.AsyncClient(
@@ -112,7 +110,7 @@ async def list_wals(
         trust_env=False,
         verify=True if tls is None or not any(url.startswith("https:") for url in urls) else context(tls, "httpx"),
     ) as client:
-        tokens = None if security is None else tokens_of(tuple(servers_of(webhdfs)), security, tls)
+        tokens = None if security.kerberos is None else tokens_of(tuple(servers_of(webhdfs)), security)
         name_node = _NameNode(client, urls, user, tokens)
         for attempt in range(1, ATTEMPTS + 1):
             try:

@@ -27,7 +27,7 @@ from walferry.run.progress.moments import moments_of
 from walferry.run.progress.requests import requests_of
 from walferry.run.recorded_spec import options_of, source_of, spec_of
 from walferry.run.spec import Cluster
-from walferry.security import Kerberos, Tls
+from walferry.security import OPEN, Kerberos, Security, Tls
 from walferry.storage import FileSystem
 from walferry.wal.copies import log_files_of
 from walferry.wal.files import Place, WalFile
@@ -76,7 +76,7 @@ def list_now(cluster: Cluster) -> Listing:
     """A fresh listing of the cluster's WAL files. Raises TransientError when the NameNode does not answer."""
     address = cluster.address().of_log
     assert address.webhdfs is not None
-    return asyncio.run(list_wals(address.webhdfs, address.user, address.wal_path, address.security, address.tls))
+    return asyncio.run(list_wals(address.webhdfs, address.user, address.wal_path, address.security))
 
 
 async def changes_since(
@@ -85,16 +85,21 @@ async def changes_since(
     user: str,
     root: str,
     security: Mapping[str, Any] | None = None,
-    tls: Mapping[str, Any] | None = None,
 ) -> Changes:
     """What changed between `known` and a fresh listing; blocks no thread. Raises the errors of `listing.list_wals`.
 
-    `security` and `tls`: the fields of a `Kerberos` and a `Tls`, also as JSON has them.
+    `security`: the fields of a `Security`, also as JSON has them.
     """
-    who, checks = None, None if tls is None else Tls(**tls)
-    if security is not None:
-        who = Kerberos(**{**security, "realms": tuple((end, realm) for end, realm in security["realms"])})
-    return await asyncio.to_thread(compare, known, await list_wals(webhdfs, user, root, who, checks))
+    who = OPEN if security is None else _security_of(**security)
+    return await asyncio.to_thread(compare, known, await list_wals(webhdfs, user, root, who))
+
+
+def _security_of(kerberos: Mapping[str, Any] | None, tls: Mapping[str, Any] | None) -> Security:
+    """JSON has lists for tuples."""
+    identity = None
+    if kerberos is not None:
+        identity = Kerberos(**{**kerberos, "realms": tuple((end, realm) for end, realm in kerberos["realms"])})
+    return Security(identity, None if tls is None else Tls(**tls))
 
 
 def look_into_open(ledger: Ledger, run_id: str, listing: Listing, cluster: Cluster) -> Listing:

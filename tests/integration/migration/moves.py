@@ -57,12 +57,13 @@ def cluster_keys(cluster: MiniCluster) -> dict[str, Any]:
     address = cluster.address
     names = ("zookeeper", "znode", "webhdfs", "rootdir", "waldir", "wal_webhdfs", "thrift")
     keys = {name: getattr(address, name) for name in names}
-    if address.security is not None:
-        login = asdict(address.security) | {"realms": dict(address.security.realms)}
+    kerberos, tls = address.security.kerberos, address.security.tls
+    if kerberos is not None:
+        login = asdict(kerberos) | {"realms": dict(kerberos.realms)}
         login |= {name: login[name] or NO_LOGIN for name in ("service", "zookeeper_service")}
         keys["security"] = {name: value for name, value in login.items() if value is not None}
-    if address.tls is not None:
-        keys["tls"] = asdict(address.tls)
+    if tls is not None:
+        keys["tls"] = asdict(tls)
     return keys
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from walferry.errors import GapError, TransientError
 from walferry.pipeline import retry_work
 from walferry.request_meter import RequestRates, Service, counted, meter_of
-from walferry.security import Kerberos, handed, held_token
+from walferry.security import Kerberos, Security, handed, held_token
 from walferry.security.handed import Purpose, WorkerLoginError
 from walferry.security.held_token import HeldToken
 from walferry.security.token import Token
@@ -55,7 +55,7 @@ def test_requests_of_the_workers_are_added_to_the_drivers(spark: SparkSession) -
     assert counted()["somewhere/hbase", Service.NAMENODE] == 1 + sum(range(5)) + sum(range(3))
 
 
-KIM = Purpose("HBase at zk:2181/hbase", Kerberos("kim@EXAMPLE.COM", "/none"))
+KIM = Purpose("HBase at zk:2181/hbase", Security(Kerberos("kim@EXAMPLE.COM", "/none")))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from walferry.airflow.hook import HBaseHook, examine
 from walferry.errors import TransientError, UsageError
 from walferry.hbase import zookeeper
 from walferry.run.spec import Cluster
-from walferry.security.spec import Security, TlsKeys
+from walferry.security.spec import KerberosKeys, TlsKeys
 from walferry.spark.__main__ import dependencies, pack
 
 ASK_AIRFLOW = """
@@ -52,7 +52,7 @@ def test_airflow_takes_form_fields_and_links_from_the_provider(tmp_path: Path) -
 
 def test_the_form_names_every_key_that_a_connection_is_read_from() -> None:
     tls = {f"tls_{name}" for name in TlsKeys.model_fields}
-    keys = ({*Cluster.model_fields, *Security.model_fields} | tls) - {"zookeeper", "security", "tls"}
+    keys = ({*Cluster.model_fields, *KerberosKeys.model_fields} | tls) - {"zookeeper", "security", "tls"}
     assert set(CONNECTION_TYPE["conn-fields"]) == keys
     for name in [CONNECTION_TYPE["hook-class-name"], *get_provider_info()["extra-links"]]:
         module, _, kind = name.rpartition(".")

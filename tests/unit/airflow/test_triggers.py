@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.serde import deserialize, serialize
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.airflow.triggers import WalTrigger
@@ -17,6 +19,7 @@ from walferry.errors import TransientError
 from walferry.formats.cells import encode_cell
 from walferry.ledger import Ledger
 from walferry.run.spec import Cluster
+from walferry.security import OPEN, Kerberos, Security, Tls
 from walferry.storage import Local
 from walferry.wal.files import Place, WalFile
 from walferry.watch import watch as log_watch
@@ -134,6 +137,53 @@ def test_a_triggerer_that_takes_it_over_finds_what_was_sealed_meanwhile(
         return await anext(again.run())
 
     assert asyncio.run(first_event()).payload["sealed"] == 1
+
+
+KERBEROS, TLS = Kerberos("ferry@A", "/k", realms=(("b", "B"),)), Tls("/ca.pem", rpc=True)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    [
+        ({"security": asdict(Security(KERBEROS, TLS))}, Security(KERBEROS, TLS)),
+        ({"security": json.loads(json.dumps(asdict(Security(KERBEROS, TLS))))}, Security(KERBEROS, TLS)),
+        ({"security": asdict(OPEN)}, OPEN),
+        ({"security": asdict(KERBEROS), "tls": asdict(TLS)}, Security(KERBEROS, TLS)),
+        ({"security": asdict(KERBEROS), "tls": None}, Security(KERBEROS)),
+        ({"security": asdict(KERBEROS)}, Security(KERBEROS)),
+        ({"security": None, "tls": asdict(TLS)}, Security(tls=TLS)),
+        ({"security": None, "tls": None}, OPEN),
+        ({}, OPEN),
+    ],
+)
+def test_one_that_waited_during_an_upgrade_asks_as_it_would_have(
+    waiting: dict[str, Any], expected: Security, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As this version and each older one wrote it; a triggerer that takes it over writes it again."""
+    asked: list[Security] = []
+
+    async def list_wals(webhdfs: str, user: str, root: str, security: Security) -> Listing:
+        asked.append(security)
+        return listing(wal(3))
+
+    async def fired(trigger: WalTrigger) -> None:
+        await anext(trigger.run())
+
+    monkeypatch.setattr("walferry.watch.watch.list_wals", list_wals)
+    fields: dict[str, Any] = {
+        "run_id": run_id,
+        "webhdfs": "http://nn:9870",
+        "user": "hbase",
+        "root": "/hbase",
+    } | waiting
+    for _ in range(2):
+        in_its_database = json.dumps(serialize(fields))
+        kwargs: Any = deserialize(json.loads(in_its_database))
+        trigger = WalTrigger(**kwargs)
+        asyncio.run(fired(trigger))
+        _, fields = trigger.serialize()
+    assert asked == [expected, expected]
+    assert "tls" not in fields
 
 
 def test_what_was_recorded_does_not_fire_again(ledger: Ledger, run_id: str, shown: Callable[..., list[int]]) -> None:

@@ -18,13 +18,13 @@ from walferry.hbase.authentication import login
 from walferry.hbase.errors import LoginRefusedError, may_be_under_way
 from walferry.hbase.retry import retry_call
 from walferry.hbase.rpc import RpcConnection
-from walferry.security import AuthenticationError, Kerberos, handed
+from walferry.security import AuthenticationError, Kerberos, Security, handed
 from walferry.security.handed import Handed, Issued, Purpose, WorkerLoginError, fingerprint
 from walferry.security.token import Token
 
-KERBEROS = Kerberos("ferry@EXAMPLE.COM", "none")
-ADDRESS = ClusterAddress("zk:2181", security=KERBEROS)
-PURPOSE = Purpose("HBase at zk:2181/hbase", KERBEROS)
+SECURITY = Security(Kerberos("ferry@EXAMPLE.COM", "none"))
+ADDRESS = ClusterAddress("zk:2181", security=SECURITY)
+PURPOSE = Purpose("HBase at zk:2181/hbase", SECURITY)
 TOKEN = Token(b"identifier", b"its password", "HBASE_AUTH_TOKEN", "cluster")
 
 

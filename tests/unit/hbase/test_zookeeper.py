@@ -14,7 +14,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import zookeeper
 from walferry.hbase.errors import LoginRefusedError
 from walferry.hbase.zookeeper import Server, _first_server, parse_znode, unwrap
-from walferry.security import Kerberos
+from walferry.security import Kerberos, Security
 
 WRAPPER = "ff000000146d61737465723a32363030300eaeacad1ec2f39f"
 MASTER = WRAPPER + "504255460a160a093132372e302e302e311090cb0118b3f19ae29f34100018ffffffff0f"
@@ -136,7 +136,7 @@ def test_a_login_that_fails_right_after_the_connection_is_told_with_its_reason(m
     monkeypatch.setattr(zookeeper, "KazooClient", Kazoo)
     monkeypatch.setattr(zookeeper, "sasl_options", sasl_options)
     monkeypatch.setattr(zookeeper, "be_patient", lambda *_: None)
-    ensemble = zookeeper.ZooKeeper("zk:1", "/hbase", security=Kerberos("ferry@REALM"))
+    ensemble = zookeeper.ZooKeeper("zk:1", "/hbase", security=Security(Kerberos("ferry@REALM")))
     for _ in range(2):
         with pytest.raises(LoginRefusedError, match="the keytab is missing"):
             _ = ensemble.client

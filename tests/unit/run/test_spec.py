@@ -10,7 +10,7 @@ import pytest
 from walferry.errors import UsageError
 from walferry.run.given_spec import cluster_from_connection, environment_connection, load_spec, parse_spec, resolve
 from walferry.run.spec import Cluster, Spec, TablePair
-from walferry.security.spec import Security, TlsKeys
+from walferry.security.spec import KerberosKeys, TlsKeys
 
 EXAMPLE = Path(__file__).parents[3] / "migration.example.yaml"
 CLUSTER = {"zookeeper": "zk:2181", "webhdfs": "http://nn:9870", "rootdir": "hdfs://nn:8020/hbase"}
@@ -39,7 +39,7 @@ def test_the_example_in_the_repository_is_a_spec_with_every_key() -> None:
     ]
     assert isinstance(spec.target, Cluster)
     text = EXAMPLE.read_text(encoding="utf-8")
-    for key in (*Spec.model_fields, *Cluster.model_fields, *Security.model_fields, *TlsKeys.model_fields):
+    for key in (*Spec.model_fields, *Cluster.model_fields, *KerberosKeys.model_fields, *TlsKeys.model_fields):
         assert f"{key}:" in text or f"`{key}`" in text
 
 

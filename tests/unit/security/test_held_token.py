@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from walferry.errors import WalferryError
-from walferry.security import AuthenticationError, Kerberos, KerberosUnavailableError, handed, held_token
+from walferry.security import AuthenticationError, Kerberos, KerberosUnavailableError, Security, handed, held_token
 from walferry.security.handed import Handed, Issued, Purpose, WorkerLoginError
 from walferry.security.held_token import HeldToken
 from walferry.security.token import Token
 
-PURPOSE = Purpose("HDFS at http://n:1", Kerberos(principal="ferry@EXAMPLE.COM", keytab="none"))
+PURPOSE = Purpose("HDFS at http://n:1", Security(Kerberos(principal="ferry@EXAMPLE.COM", keytab="none")))
 OTHER = replace(PURPOSE, service="HBase at zk:2181/hbase")
 
 

@@ -11,7 +11,7 @@ from walferry.errors import UsageError
 from walferry.hbase.authentication import Simple, login, purpose_of
 from walferry.run.given_spec import cluster_from_connection, parse_keys
 from walferry.run.spec import Cluster
-from walferry.security import Kerberos, Tls
+from walferry.security import OPEN, Kerberos, Security, Tls
 
 CLUSTER = {"webhdfs": "http://nn:9870", "rootdir": "hdfs://nn:8020/hbase"}
 PEM_KEY = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg"
@@ -29,7 +29,7 @@ def cluster(**security: Any) -> Cluster:
 
 def test_a_principal_and_a_keytab_are_enough_and_the_user_is_the_principals() -> None:
     address = cluster(principal="ferry@EXAMPLE.COM", keytab="/etc/ferry.keytab").address()
-    assert address.security == Kerberos("ferry@EXAMPLE.COM", "/etc/ferry.keytab")
+    assert address.security == Security(Kerberos("ferry@EXAMPLE.COM", "/etc/ferry.keytab"))
     assert address.user == "ferry"
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_key_is_named_and_no_value_is_quoted(wrong: dict[str, str], said
 def test_where_only_hdfs_asks_for_a_login_hbase_is_told_the_principals_first_part() -> None:
     address = cluster(principal="ferry@EXAMPLE.COM", keytab="/k", service="none").address()
     assert (address.user, address.hbase_kerberos, purpose_of(address)) == ("ferry", None, None)
-    assert address.security == Kerberos("ferry@EXAMPLE.COM", "/k", service=None)
+    assert address.security.kerberos == Kerberos("ferry@EXAMPLE.COM", "/k", service=None)
     assert isinstance(login(address), Simple)
 
 
@@ -92,7 +92,7 @@ def test_a_user_beside_a_principal_is_refused() -> None:
 )  # fmt: skip
 def test_a_connection_has_the_keys_as_fields_of_its_form_or_as_in_a_spec(extra: dict[str, Any]) -> None:
     found = cluster_from_connection("ours", "zk", None, CLUSTER | extra, login="ann")
-    assert found.address().security == Kerberos(
+    assert found.address().security.kerberos == Kerberos(
         "ferry@A", "/k", qop="auth-conf", zookeeper_service=None, realms=(("b", "B"),)
     )
     assert found.user is None
@@ -108,9 +108,10 @@ def test_a_connection_has_the_keys_as_fields_of_its_form_or_as_in_a_spec(extra: 
 )
 def test_a_connection_has_the_keys_of_tls_as_fields_or_as_in_a_spec(extra: dict[str, Any]) -> None:
     found = cluster_from_connection("ours", "zk", None, CLUSTER | extra)
-    assert pickle.loads(pickle.dumps(found.address())).tls == Tls("/ca.pem", "/me.pem", "/me.key", rpc=True)
+    security = Security(tls=Tls("/ca.pem", "/me.pem", "/me.key", rpc=True))
+    assert pickle.loads(pickle.dumps(found.address())).security == security
     assert Cluster.model_validate(found.model_dump()) == found
-    assert cluster_from_connection("ours", "zk", None, CLUSTER).address().tls is None
+    assert cluster_from_connection("ours", "zk", None, CLUSTER).address().security == OPEN
 
 
 @pytest.mark.parametrize("name", ["tls", "security"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.errors import UsageError, WalferryError
 from walferry.formats.cells import encode_cell
 from walferry.formats.changes import CHANGE_SCHEMA
-from walferry.security import Kerberos
+from walferry.security import OPEN, Kerberos, Security, Tls
 from walferry.spark.changes_source import HBaseChangesDataSource
 from walferry.spark.wal_query import WalQuery
 from walferry.spark.wal_source import HBaseWalReader
@@ -82,6 +83,9 @@ def test_a_marker_of_an_unknown_kind_fails_the_read_of_its_table_only(tmp_path: 
         ({"path": "/x", "principal": "ferry@A"}, "hbase_changes: principal: give keytab or ccache"),
         ({"path": "/x", "principal": "ferry", "keytab": "/k"}, "hbase_changes: principal: give name@REALM"),
         ({"path": "/x", "principal": "ferry@A", "keytab": "Qk9P"}, "hbase_changes: keytab: give the whole path"),
+        ({"path": "/x", "tls_ca": "ca.pem"}, "hbase_changes: tls_ca: give the whole path of a PEM file"),
+        ({"path": "/x", "tls_key": "/k"}, "hbase_changes: tls_key: give certificate and key together"),
+        ({"path": "/x", "tls_rpc": "true"}, "hbase_changes has no option tls_rpc"),
         ({"path": "/x", "starting": "latest"}, r"hbase_changes: starting is an option of spark\.readStream only"),
     ],
 )
@@ -93,9 +97,18 @@ def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
 def test_an_identity_is_taken_from_the_options_and_never_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRB5CCNAME", "FILE:/run/ferry")
     given = {"path": "/x", "principal": "ferry@A", "keytab": "/k"}
-    assert WalQuery.parse(given, "hbase_changes").security == Kerberos("ferry@A", "/k")
-    assert WalQuery.parse({"path": "/x", "ccache": "/c"}, "hbase_changes").security == Kerberos(ccache="/c")
-    assert WalQuery.parse({"path": "/x"}, "hbase_changes").security is None
+    assert WalQuery.parse(given, "hbase_changes").security == Security(Kerberos("ferry@A", "/k"))
+    assert WalQuery.parse({"path": "/x", "ccache": "/c"}, "hbase_changes").security == Security(Kerberos(ccache="/c"))
+    assert WalQuery.parse({"path": "/x"}, "hbase_changes").security == OPEN
+
+
+@pytest.mark.parametrize("place", [{"path": "/x,swebhdfs://nn:1/y"}, {"path": "/x", "webhdfs": "b:2; https://nn:1"}])
+def test_files_for_tls_are_taken_where_a_url_is_https(place: dict[str, str]) -> None:
+    given = {**place, "TLS_ca": "/ca", "tls_certificate": "/me", "tls_key": "/me.key", "ccache": "/c"}
+    expected = Security(Kerberos(ccache="/c"), Tls("/ca", "/me", "/me.key"))
+    assert pickle.loads(pickle.dumps(WalQuery.parse(given, "hbase_changes"))).security == expected
+    with pytest.raises(UsageError, match="hbase_changes: tls_ca: no URL is https, so nothing uses it"):
+        WalQuery.parse({"path": "webhdfs://nn:1/y", "webhdfs": "http://nn:1", "tls_ca": "/ca"}, "hbase_changes")
 
 
 def test_fields_are_no_option_of_hbase_wal() -> None:

@@ -73,6 +73,7 @@ def test_a_view_of_rows_tells_of_each_what_its_cells_are(root: Path) -> None:
         {"fields": "x"},
         {"raw": "yes"},
         {"columns": "z"},
+        {"tls_ca": "/ca.pem"},
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(root: Path, wrong: dict[str, str]) -> None:

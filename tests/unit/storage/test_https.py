@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from walferry.embedded.certificates import Authority
-from walferry.security import Tls
+from walferry.security import OPEN, Security, Tls
 from walferry.security.tls import TlsError
-from walferry.storage import WebHdfs
+from walferry.spark.snapshot_source import query_of
+from walferry.spark.wal_query import WalQuery
+from walferry.storage import FileStatus, WebHdfs
 from walferry.watch.listing import list_wals
 
 LISTING = b'{"FileStatuses": {"FileStatus": []}}'
@@ -60,9 +62,11 @@ def name_node(both: Path, elsewhere: str | None = None) -> Iterator[tuple[str, l
         server.socket = checks.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"https://127.0.0.1:{server.server_address[1]}", connections, requests
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"https://127.0.0.1:{server.server_address[1]}", connections, requests
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager
@@ -81,14 +85,34 @@ def plain_server(seen: list[str]) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Taking) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def options(tls: Tls) -> dict[str, str]:
+    """Of a data source."""
+    return {} if tls.ca is None else {"tls_ca": tls.ca}
+
+
+def of_wal(url: str, tls: Tls) -> list[FileStatus]:
+    path = f"{url.replace('https', 'swebhdfs')}/hbase/oldWALs"
+    files, place = WalQuery.parse({"path": path, **options(tls)}).open(path)
+    return files.list(place)
+
+
+def of_snapshot(url: str, tls: Tls) -> list[FileStatus]:
+    files, place = query_of({"path": "/hbase", "webhdfs": url, "snapshot": "s", **options(tls)}).open()
+    return files.list(place)
 
 
 WORK: dict[str, Callable[[str, Tls], object]] = {
-    "files": lambda url, tls: WebHdfs(url, "ferry", tls=tls).list("/hbase/WALs"),
-    "watch": lambda url, tls: list(asyncio.run(list_wals(url, "ferry", "/hbase", tls=tls)).files),
+    "files": lambda url, tls: WebHdfs(url, "ferry", security=Security(tls=tls)).list("/hbase/WALs"),
+    "watch": lambda url, tls: list(asyncio.run(list_wals(url, "ferry", "/hbase", Security(tls=tls))).files),
+    "hbase_wal": of_wal,
+    "hbase_snapshot": of_snapshot,
 }
 
 
@@ -133,7 +157,7 @@ def test_a_server_without_tls_that_one_with_tls_names_gets_no_request(
         plain_server(seen) as elsewhere,
         name_node(authority.issue("nn", "127.0.0.1").both, elsewhere) as (url, _, requests),
     ):
-        files = WebHdfs(url, "ferry", tls=Tls(ca=str(authority.bundle)) if tls else None)
+        files = WebHdfs(url, "ferry", security=Security(tls=Tls(ca=str(authority.bundle))) if tls else OPEN)
         for work in (lambda: b"".join(files.read("/a")), lambda: files.write("/b", [b"x"])):
             with pytest.raises(TlsError, match="speaks no TLS, and a server that does has named it"):
                 work()
@@ -146,7 +170,7 @@ def test_a_replaced_file_counts_for_the_next_request(tmp_path: Path) -> None:
     bundle = tmp_path / "mine.pem"
     bundle.write_bytes(authority.bundle.read_bytes())
     with name_node(authority.issue("nn", "127.0.0.1").both) as (url, _, _):
-        files = WebHdfs(url, "ferry", tls=Tls(ca=str(bundle)))
+        files = WebHdfs(url, "ferry", security=Security(tls=Tls(ca=str(bundle))))
         assert files.list("/") == []
         bundle.write_bytes(others.bundle.read_bytes())
         with pytest.raises(TlsError, match="not of an authority that is trusted here"):

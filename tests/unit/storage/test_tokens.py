@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from walferry.errors import TransientError, WalferryError
-from walferry.security import Kerberos, handed
+from walferry.security import Kerberos, Security, handed
 from walferry.security.handed import Handed, Issued, Purpose, WorkerLoginError, fingerprint
 from walferry.security.token import Token, token_file
 from walferry.storage import WebHdfs, tokens
 from walferry.storage.tokens import TokenFile, Tokens, hidden
 
-KIM = Kerberos(principal="kim@EXAMPLE.COM", keytab="none")
-FERRY = Kerberos(principal="ferry@EXAMPLE.COM", keytab="none")
+KIM = Security(Kerberos(principal="kim@EXAMPLE.COM", keytab="none"))
+FERRY = Security(Kerberos(principal="ferry@EXAMPLE.COM", keytab="none"))
 SECRET = Token(
     b"\0\5ferry\5ferry\0\x8a\1\xa2$\xee\xd3\xba\x8a\1\xa2H\xfbW\xba\1\2", b"a password, known", "kind", "service"
 )
@@ -179,7 +179,7 @@ def test_neither_an_error_nor_a_log_shows_the_token(
     told = ""
     with server(ANSWERS.get(what, say(200, b""))) as url:
         address = "http://127.0.0.1:1" if what == "nobody listens" else url
-        own = replace(FERRY, keytab=f"{what} {work}")
+        own = Security(Kerberos(principal="ferry@EXAMPLE.COM", keytab=f"{what} {work}"))
         try:
             with closing(WebHdfs(address, "me", timeout_s=0.3, security=own)) as files:
                 WORK[work](files)

@@ -58,7 +58,7 @@ def copy_files(
 
     def work(some: Sequence[FileCopy]) -> Iterator[FileCopied]:
         here, there = shared_files(source), shared_files(target)
-        hand_over = HandOver(there, target.root_path, required=target.security is not None)
+        hand_over = HandOver(there, target.root_path, required=target.security.kerberos is not None)
         beside = f"{target.root_path.rstrip('/')}/{TEMPORARY}"
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             yield from threads.map(lambda file: copy_file(here, there, file, hand_over, beside), some)

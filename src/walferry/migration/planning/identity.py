@@ -76,7 +76,7 @@ def _identity(side: str, client: HBaseClient) -> Identity | None:
         hdfs_of(client.address.of_log).status("/")
     client.cluster_id()  # before the master is looked for, whose absence would not tell a wrong znode
     client.version()
-    kerberos = client.address.security
+    kerberos = client.address.security.kerberos
     if kerberos is None:
         return None
     _require_workers(client.address)

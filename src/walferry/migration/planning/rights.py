@@ -91,7 +91,7 @@ def file_findings(spec: ResolvedSpec, source: HBaseClient) -> Iterator[Finding]:
     if closes:
         found += _no_snapshots_yet(hdfs_of(address), _Folder(f"{address.root_path}/{SNAPSHOTS}", "--x"))
     yield from found
-    if found or address.security is None:
+    if found or address.security.kerberos is None:
         return
     user = areas[0].files.user
     settings = master_settings(source) or next(iter(some_settings(source)), None)

@@ -17,11 +17,11 @@ from walferry.migration import plan
 from walferry.migration.planning import left_behind, rights
 from walferry.migration.planning.finding import Finding
 from walferry.run.spec import ResolvedSpec
-from walferry.security import Kerberos
+from walferry.security import OPEN, Kerberos, Security
 from walferry.storage import FileStatus
 from walferry.storage.filesystem import Owner
 
-FERRY = Kerberos("ferry@EXAMPLE.COM")
+FERRY = Security(Kerberos("ferry@EXAMPLE.COM"))
 ROOT = FileStatus("/hbase", 0, True, 1, 0, 0, Owner("hbase", "supergroup"), 0o711)
 SNAPSHOTS = "/hbase/.hbase-snapshot"
 ARCHIVE = "/hbase/archive"
@@ -276,12 +276,12 @@ def test_what_a_version_does_not_tell_is_unknown_at_a_secured_cluster() -> None:
         ("1.7.2", FERRY, {"apply": "bulk", "history": "bulk"}, ["refuse", "refuse"]),
         ("1.7.2", FERRY, {}, ["warn"]),
         ("1.7.2", FERRY, {"apply": "rpc"}, []),
-        ("1.7.2", None, {"apply": "bulk", "history": "bulk"}, []),
+        ("1.7.2", OPEN, {"apply": "bulk", "history": "bulk"}, []),
         ("2.6.3", FERRY, {"apply": "bulk", "history": "bulk"}, []),
     ],
 )
 def test_a_secured_1_x_is_never_loaded_in_bulk(
-    version: str, security: Kerberos | None, options: dict[str, str], levels: list[str]
+    version: str, security: Security, options: dict[str, str], levels: list[str]
 ) -> None:
     findings = list(plan._bulk(spec(**options), of_version(version, security=security)))
     assert [finding.level for finding in findings] == levels

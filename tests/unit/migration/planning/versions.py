@@ -9,14 +9,14 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.versions import release_of
 from walferry.hbase.zookeeper import Server
-from walferry.security import Kerberos
+from walferry.security import OPEN, Security
 
 
 def of_version(
     version: str,
     settings: dict[str, str] | None = None,
     address: ClusterAddress | None = None,
-    security: Kerberos | None = None,
+    security: Security = OPEN,
 ) -> HBaseClient:
     client = SimpleNamespace(
         address=address or ClusterAddress("none:1", user="ferry", security=security),

@@ -17,6 +17,7 @@ from walferry.hbase.descriptors import TableDescriptor, new_table
 from walferry.hbase.errors import TableNotFoundError
 from walferry.hbase.zookeeper import znode
 from walferry.moments.keeping.keep_run import KeepRun
+from walferry.security import Security
 from walferry.snapshots.manifest import region_name
 from walferry.storage import Local
 from written import write_anew
@@ -27,7 +28,7 @@ OPEN, CLOSED = header(), header() + TRAILER
 class Source:
     """Tables of one region each, with the family `f`."""
 
-    address = SimpleNamespace(user="me", security=None, tls=None)
+    address = SimpleNamespace(user="me", security=Security())
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -30,6 +30,7 @@ from walferry.replay.rounds.completeness import check_complete
 from walferry.run.progress.exposure import exposure_of
 from walferry.run.progress.status import status
 from walferry.run.run import Run
+from walferry.security import OPEN
 from walferry.storage import Local, PermissionDeniedError
 from walferry.wal.copies import with_copies
 from walferry.wal.files import Place, WalFile, list_wals
@@ -45,7 +46,7 @@ ME = ClusterAddress("none:1", user="me")
 class Source:
     """A source whose region servers tell no settings, and which has no peers."""
 
-    address = SimpleNamespace(user="me", security=None, tls=None)
+    address = SimpleNamespace(user="me", security=OPEN)
 
     def servers(self) -> list[object]:
         return []

@@ -9,7 +9,7 @@ from unit.migration.planning.versions import of_version
 from walferry.hbase.errors import AccessDeniedError
 from walferry.hbase.zookeeper import ZooKeeper
 from walferry.replay.keeping.obstacles import peer_obstacles
-from walferry.security import Kerberos
+from walferry.security import Kerberos, Security
 
 
 @pytest.mark.parametrize("version", ["1.2.0-cdh5.16.2", "1.4.13", "2.0.6", "2.1.10"])
@@ -34,13 +34,14 @@ def test_a_zookeeper_that_hides_queues_keeps_from_a_peer_at_a_secured_cluster_on
     def read(path: str) -> bytes:
         raise AccessDeniedError(f"no right to read {path}")
 
-    secured, open_to_all = of_version("2.6.3", security=Kerberos("ferry@EXAMPLE.COM")), of_version("2.6.3")
+    identity = Security(Kerberos("ferry@EXAMPLE.COM"))
+    secured, open_to_all = of_version("2.6.3", security=identity), of_version("2.6.3")
     for client in (secured, open_to_all):
         client.zookeeper = cast(ZooKeeper, SimpleNamespace(read=read))
     (found,) = peer_obstacles(secured)
     assert found.startswith("the source's ZooKeeper shows the queues of peers to superusers of HBase only; add ferry")
     assert list(peer_obstacles(open_to_all)) == []
-    no_login = of_version("2.6.3", security=Kerberos("ferry@EXAMPLE.COM", zookeeper_service=None))
+    no_login = of_version("2.6.3", security=Security(Kerberos("ferry@EXAMPLE.COM", zookeeper_service=None)))
     no_login.zookeeper = secured.zookeeper
     (found,) = peer_obstacles(no_login)
     assert "`zookeeper_service: none` says not to log in" in found

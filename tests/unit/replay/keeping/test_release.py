@@ -22,6 +22,7 @@ from walferry.replay.keeping.objects import release
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, beating
 from walferry.run.run import Run, RunEndedError
+from walferry.security import OPEN
 from walferry.storage import Local
 from walferry.wal import copies
 
@@ -171,7 +172,7 @@ def test_a_cluster_that_does_not_answer_is_asked_once(
     monkeypatch.setattr(objects, "restore", lambda *_, **__: ([], []))
     source.__dict__ |= {
         "delete_snapshot": lambda name: delete_at("source", name),
-        "address": SimpleNamespace(user="me", security=None, tls=None),
+        "address": SimpleNamespace(user="me", security=OPEN),
     }
     there = SimpleNamespace(delete_snapshot=lambda name: delete_at("target", name), close=lambda: None)
     run.__dict__["target"] = there
@@ -197,13 +198,13 @@ def test_the_user_in_a_folders_url_deletes_it(run: Run, monkeypatch: pytest.Monk
     """As it was created: under another name HDFS may refuse it."""
     users: list[str | None] = []
 
-    def opened(url: str, *, user: str | None, security: object, tls: object = None) -> tuple[Local, str]:
+    def opened(url: str, *, user: str | None, security: object) -> tuple[Local, str]:
         users.append(user)
         return Local(), "/nowhere/move-1"
 
     monkeypatch.setattr(copies, "open_file_system", opened)
     monkeypatch.setattr(objects, "restore", lambda *_, **__: ([], []))
-    run.source.__dict__["address"] = SimpleNamespace(user="me", security=None, tls=None)
+    run.source.__dict__["address"] = SimpleNamespace(user="me", security=OPEN)
     for name in ("webhdfs://you@host:1/a", "webhdfs://host:1/b"):
         run.ledger.objects.plan("source", "folder", name)
     abort(run, "enough")
