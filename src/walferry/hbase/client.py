@@ -42,7 +42,7 @@ class HBaseClient:
     """A client of one HBase cluster: a context manager that connects at first use.
 
     Thread-safe, but not picklable: send `ClusterAddress` to other processes. `timeout_s` bounds each call. Transient
-    failures are retried, unless a method says otherwise; `master_attempts`: at the master and hbase:meta. See `errors`.
+    failures are retried, unless a method says otherwise; `master_attempts`: of calls to the master. See `errors`.
     """
 
     def __init__(self, address: ClusterAddress, *, timeout_s: float = 60, master_attempts: int = ATTEMPTS) -> None:
@@ -128,7 +128,7 @@ class HBaseClient:
 
     def regions(self, table: str) -> list[Region]:
         """The table's regions now, by start row. Raises TableNotFoundError."""
-        return retry_call(lambda: self._locations.regions(table), attempts=self.master_attempts)
+        return retry_call(lambda: self._locations.regions(table))
 
     def locate(self, table: str, row: bytes) -> Region:
         """The region that holds a row, from the cache; one attempt. Raises RegionNotServedError (transient)."""

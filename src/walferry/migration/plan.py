@@ -32,6 +32,7 @@ from walferry.migration.schema import Fit, fit
 from walferry.replay.pieces.bulk_pieces import cluster_fault, table_faults
 from walferry.replay.rights import dirty, lease, znodes
 from walferry.replay.rights.lease import resource
+from walferry.run.cluster_ids import same_root
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import ResolvedSpec, TablePair
 from walferry.storage import FileSystem
@@ -151,7 +152,9 @@ def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
 
 
 def _require_roots(spec: ResolvedSpec, source_files: FileSystem, target_files: FileSystem) -> None:
-    """Raise UsageError unless both clusters' root folders exist."""
+    """Raise UsageError unless both clusters' root folders exist, and are two."""
+    if same_root(spec.source, spec.target):
+        raise UsageError("source and target have the same root folder: correct `rootdir` and `webhdfs` of one of them")
     for files, cluster, side in ((source_files, spec.source, "source"), (target_files, spec.target, "target")):
         root = cluster.address().root_path
         if files.status(root) is None:
@@ -168,7 +171,8 @@ def _first_findings(spec: ResolvedSpec, source: HBaseClient, target: HBaseClient
         *(root_findings(spec.target) if spec.history == "clone" else staging_findings(spec)),
     ]
     _refuse(findings)
-    findings += wal_folder_findings({"source": source, "target": target})
+    findings += wal_folder_findings("source", source, [pair.source for pair in spec.tables])
+    findings += wal_folder_findings("target", target, [pair.target for pair in spec.tables])
     findings += name_node_findings({"source": source.address, "target": target.address})
     _refuse(findings)
     return findings

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from walferry.errors import UsageError
+from walferry.errors import TransientError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import TableNotFoundError
-from walferry.hbase.server_pages import some_settings
 from walferry.hbase.zookeeper import Server
 from walferry.ledger.rows import ClusterSide
 from walferry.storage import FileSystem
@@ -22,31 +21,35 @@ WAL_DIR = "hbase.wal.dir"
 ROOT_DIR = "hbase.rootdir"
 
 
-def folder_obstacle(cluster: HBaseClient) -> str | None:
-    """Why live servers keep their logs elsewhere than in the cluster's address, if so.
+def log_obstacle(cluster: HBaseClient, tables: Iterable[str], files: FileSystem | None = None) -> str | None:
+    """Why live servers keep their logs elsewhere than in the cluster's address, if so: all of them, or one that has
+    regions of these tables.
 
     The name of a live server's folder has its start code, so such a folder proves that the place is right, however the
     servers' settings spell it. HBase writes recovered.edits, WALs/, oldWALs/ and corrupt/ below hbase.wal.dir since 1.4
-    (HBASE-17437).
+    (HBASE-17437). Servers are restarted one by one when that is set. A server without regions may have no folder: HBase
+    before 2.2 makes it with the server's first log. `files`: the file system of the log, if it is open already.
     """
-    return log_obstacle(cluster, log_files_of(cluster.address), ())
-
-
-def log_obstacle(cluster: HBaseClient, files: FileSystem, tables: Iterable[str]) -> str | None:
-    """As `folder_obstacle`; also why one server that has regions of these tables keeps its log elsewhere, if so.
-
-    Servers are restarted one by one when hbase.wal.dir is set. A server without regions may have no folder: HBase
-    before 2.2 makes it with the server's first log.
-    """
-    servers = cluster.servers()
+    files = log_files_of(cluster.address) if files is None else files
+    # A process that was killed counts as live until its session ends, also beside the one that has taken its port.
+    by_age = sorted(cluster.servers(), key=lambda server: server.start_code)
+    servers = list({server.address: server for server in by_age}.values())
     lacking = _without_folder(cluster, files, servers)
     if servers and len(lacking) == len(servers):
-        return not_here(cluster, "folder of a live region server")
+        return _not_here(cluster, "folder of a live region server", servers[0])
     serving = {server: table for table in tables for server in _serving(cluster, table)} if lacking else {}
     # Again, since a server that has just started may have got its folder before its regions.
     for server in _without_folder(cluster, files, [server for server in lacking if server in serving]):
-        return not_here(cluster, f"folder of {server.name}, which has regions of {serving[server]}", server)
+        return _not_here(cluster, f"folder of {server.name}, which has regions of {serving[server]}", server)
     return None
+
+
+def require_log_folder(
+    cluster: HBaseClient, side: ClusterSide, tables: Iterable[str], files: FileSystem | None = None
+) -> None:
+    """Raise TransientError, since servers may be restarting, if there is a `log_obstacle`."""
+    if (obstacle := log_obstacle(cluster, tables, files)) is not None:
+        raise TransientError(f"{side}: {obstacle}", side=side)
 
 
 def _without_folder(cluster: HBaseClient, files: FileSystem, servers: Sequence[Server]) -> list[Server]:
@@ -54,7 +57,8 @@ def _without_folder(cluster: HBaseClient, files: FileSystem, servers: Sequence[S
         there = {status.name for status in files.list(f"{cluster.address.wal_path}/WALs")} if servers else set()
     except FileNotFoundError:
         there = set()
-    return [server for server in servers if server.name not in there]
+    # HBase renames a dead server's folder, perhaps before its session ends.
+    return [server for server in servers if there.isdisjoint((server.name, f"{server.name}-splitting"))]
 
 
 def _serving(cluster: HBaseClient, table: str) -> set[Server]:
@@ -64,19 +68,11 @@ def _serving(cluster: HBaseClient, table: str) -> set[Server]:
         return set()
 
 
-def not_here(cluster: HBaseClient, what: str, server: Server | None = None) -> str:
-    """That the folder of the cluster's logs lacks something, with what to put into the address: by the settings of a
-    server, or of any."""
+def _not_here(cluster: HBaseClient, what: str, server: Server) -> str:
+    """That the folder of the logs lacks something, with what to put into the address by a server's settings."""
     address = cluster.address
-    pages = some_settings(cluster) if server is None else [cluster.settings(server)]
     at = f" (WebHDFS: {address.wal_webhdfs})" if address.wal_webhdfs else ""
-    return f"{address.wal_path}/WALs{at} has no {what}; {_advice(address, pages[0] if pages else None)}"
-
-
-def require_log_folder(cluster: HBaseClient, side: ClusterSide) -> None:
-    """Raise UsageError if live servers keep their logs elsewhere than in the cluster's address."""
-    if (obstacle := folder_obstacle(cluster)) is not None:
-        raise UsageError(f"{side}: {obstacle}", side=side)
+    return f"{address.wal_path}/WALs{at} has no {what}; {_advice(address, cluster.settings(server))}"
 
 
 def _advice(address: ClusterAddress, page: Mapping[str, str] | None) -> str:

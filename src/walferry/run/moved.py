@@ -7,21 +7,17 @@ from typing import Any
 
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.zookeeper import cluster_id_in
 from walferry.ledger import Ledger, RunRecord
 from walferry.ledger.rows import ClusterSide, RunKind
+from walferry.run.cluster_ids import id_in_root, planned_id, same_root
 from walferry.run.heartbeat import require_idle
-from walferry.run.log_folder import require_log_folder
+from walferry.run.log_folder import log_obstacle
 from walferry.run.name_nodes import require_no_old_states
+from walferry.run.recorded_spec import source_of, source_tables, target_of, target_tables
 from walferry.run.sides import SIDES
 from walferry.run.spec import Cluster
-from walferry.storage import FileSystem, PermissionDeniedError
+from walferry.storage import PermissionDeniedError
 from walferry.wal.copies import files_of
-
-
-def id_in_root(files: FileSystem, root: str) -> str:
-    """The cluster's id as its root folder has it (FSUtils.getClusterId). Raises FileNotFoundError."""
-    return cluster_id_in(b"".join(files.read(f"{root}/hbase.id")))
 
 
 def accept_moved(
@@ -31,27 +27,26 @@ def accept_moved(
     they differ from those that the run has, and are of the same clusters. The other parameters are those of `open_run`.
 
     Nothing is done for a run whose plan is not done: it can begin anew. Raises UsageError for another cluster, for
-    another place of a log that is copied, for name nodes with an old state, and for what `open_run` refuses,
+    what may not move (`_require_what_stays`), for name nodes with an old state, and for what `open_run` refuses,
     RunBusyError while a live process works on the run, and the errors of a cluster that cannot be reached.
     """
     for run in ledger.runs():
         if (run.name, run.state, run.kind, run.owner) != (name, "running", kind, owner):
             continue
-        plan = ledger.of(run.run_id).phases.facts("plan")
+        part = ledger.of(run.run_id)
         moved: dict[str, Any] = {
             side: spec[side] for side in SIDES if side in run.spec and _given(spec, side) != _given(run.spec, side)
         }
-        if plan is None or not moved:
+        if part.phases.facts("plan") is None or not moved:
             return
-        require_idle(ledger.of(run.run_id))
+        require_idle(part)
+        now = {side: Cluster.model_validate(moved[side]) for side in SIDES if side in moved}
+        _require_what_stays(run, now)
         for side in SIDES:
-            if (keys := moved.get(side)) is None:
-                continue
-            planned = plan.get(f"{side}_cluster_id") or (plan.get("cluster_id") if side == "source" else None)
-            cluster = Cluster.model_validate(keys)
-            if side == "source" and (kind == "keep" or run.spec.get("protect") == "stage"):
-                _require_same_log(run, Cluster.model_validate(run.spec[side]), cluster)
-            _require_same(run, side, cluster, planned, _changed(run.spec[side], keys))
+            if side in now:
+                changed = _changed(run.spec[side], moved[side])
+                _require_same(run, side, now[side], planned_id(part, side), changed)
+        _require_two_roots(run, now)
         ledger.move_run(run.run_id, moved, owner, spec, actor)
 
 
@@ -64,16 +59,42 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
 
 
-def _require_same_log(run: RunRecord, before: Cluster, now: Cluster) -> None:
-    """Raise UsageError if the log is in another place than the one that the run copies it from: what was not copied yet
-    there would be passed over, since no peer's queue names it."""
-    if (before.waldir, before.wal_webhdfs is None) != (now.waldir, now.wal_webhdfs is None):
+def _require_what_stays(run: RunRecord, moved: Mapping[ClusterSide, Cluster]) -> None:
+    """Raise UsageError for another place of a log of which no peer's queue names each file, or that a stream follows:
+    what was not read at the old place would be passed over; and for another Thrift server through which edits are sent,
+    since it tells no cluster's id.
+    """
+    before = _recorded(run)
+    stay: dict[ClusterSide, tuple[str, ...]] = {"source": (), "target": ()}
+    if run.kind in ("keep", "stream") or run.spec.get("protect") == "stage":
+        stay["source"] = ("waldir", "wal_webhdfs")
+    if run.spec.get("apply") == "thrift":
+        stay["target"] = ("thrift",)
+    why = {"source": "logs that the run has not read at the old place would be lost",
+           "target": "nothing shows which cluster another server writes to"}  # fmt: skip
+    for side, cluster in moved.items():
+        was = before[side]
+        for key in stay[side] if was is not None else ():
+            if (value := getattr(was, key)) != getattr(cluster, key):
+                raise UsageError(
+                    f"{side}: the {key} of run {run.run_id} is {value or 'not set'}, and may not change: {why[side]}. "
+                    f"Give the old one, or end the run by `walferry abort {run.name} --reason …` and begin anew",
+                    run=run.run_id, key=key,
+                )  # fmt: skip
+
+
+def _recorded(run: RunRecord) -> dict[ClusterSide, Cluster | None]:
+    return {"source": source_of(run), "target": target_of(run)}
+
+
+def _require_two_roots(run: RunRecord, moved: Mapping[ClusterSide, Cluster]) -> None:
+    """Raise UsageError for a target with the source's root folder: its id need not be readable at the target."""
+    source, target = {**_recorded(run), **moved}.values()
+    if source is not None and target is not None and same_root(source, target):
         raise UsageError(
-            f"source: the waldir of run {run.run_id} is {before.waldir or 'not set'}, and may not become "
-            f"{now.waldir or 'unset'}: logs that the run has not copied from the old place would be lost. Give the old "
-            f"one, or end the run by `walferry abort {run.name} --reason …` and begin anew",
-            run=run.run_id, waldir=now.waldir,
-        )  # fmt: skip
+            f"the target of run {run.run_id} would have the source's root folder: correct its `rootdir` and `webhdfs`",
+            run=run.run_id,
+        )
 
 
 def _require_same(run: RunRecord, side: ClusterSide, cluster: Cluster, planned: str | None, changed: list[str]) -> None:
@@ -104,9 +125,12 @@ def _require_same(run: RunRecord, side: ClusterSide, cluster: Cluster, planned: 
                     cluster_id=now, **facts,
                 )  # fmt: skip
         require_no_old_states(address, side)
+        tables = source_tables(run) if side == "source" else target_tables(run).values()
         try:
-            require_log_folder(client, side)
+            obstacle = log_obstacle(client, tables)
         except PermissionDeniedError:
             if side == "source":
                 raise
-            # The target's log is read only if the user may.
+            obstacle = None  # the target's log is read only if the user may
+        if obstacle is not None:
+            raise UsageError(f"{side}: {obstacle}", **facts)

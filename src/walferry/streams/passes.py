@@ -7,9 +7,10 @@ import math
 import time
 
 from walferry.clock import steady_s
-from walferry.errors import WalferryError
+from walferry.errors import TransientError, WalferryError
 from walferry.replay.keeping import protect
 from walferry.replay.rights.pace import Pace
+from walferry.run.log_folder import log_obstacle
 from walferry.run.notes.throttle import throttle_of
 from walferry.run.turn import Turn
 from walferry.streams.account import Account
@@ -25,6 +26,8 @@ LOOK_SECONDS = 1.0
 ROWS_SECONDS = 1.0
 """rows of snapshots are sent for so long between two passes over the log"""
 RELEASE_SECONDS = 600.0
+PLACE_SECONDS = 30.0
+"""time between two looks at whether servers log where the stream reads"""
 
 
 class Passes:
@@ -47,6 +50,7 @@ class Passes:
         self._pace, self._owed = Pace(), (0, 0)
         self._most_bytes = math.inf
         self._looked, self._let_go = -LOOK_SECONDS, steady_s()
+        self._placed, self._all_here = -PLACE_SECONDS, True
 
     def make(self) -> None:
         """Until what is held changes: an item was released from quarantine, or a snapshot begins or was sent. The log
@@ -87,6 +91,8 @@ class Passes:
         self._pace.allow(throttle.write_bytes, throttle.write_cells)
         self._most_bytes = ROWS_SECONDS * (throttle.write_bytes or math.inf)
         self._turn.require()
+        if self._looked - self._placed >= PLACE_SECONDS:
+            self._is_all_here()
         self._follower.tend()
         if len(run.ledger.quarantine.holds()) < self._held:
             return False
@@ -104,7 +110,25 @@ class Passes:
         if passed.read_ms is not None:
             sent = frozenset(self._run.source_tables) - passed.waiting
             self._snapshots.followed(passed.read_ms, sent, self._follower.record)
-            self._times.tell(passed.read_ms, sent - self._snapshots.snapshots.in_progress)
+            if self._times.due and self._is_all_here():  # after the pass: so what it has read was everything
+                self._times.tell(passed.read_ms, sent - self._snapshots.snapshots.in_progress)
+
+    def _is_all_here(self) -> bool:
+        """Whether servers log where the stream reads; False while that cannot be found out, which is tried every half
+        minute. Raises TransientError if some log elsewhere: the stream would take that for silence."""
+        if not self._all_here and steady_s() - self._placed < PLACE_SECONDS:
+            return False
+        self._placed, self._all_here = steady_s(), False
+        run = self._run
+        try:
+            obstacle = log_obstacle(run.source, run.source_tables, run.wal_files)
+        except TransientError as error:
+            log.warning("no resolved time is told, since nothing shows whether servers log here: %s", error)
+            return False
+        if obstacle is not None:
+            raise TransientError(f"source: {obstacle}", side="source")
+        self._all_here = True
+        return True
 
 
 def _let_go(run: StreamRun) -> None:

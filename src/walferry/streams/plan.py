@@ -8,7 +8,7 @@ from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.rights import Right, as_refused
 from walferry.replay.keeping.obstacles import peer_obstacles
-from walferry.run.log_folder import folder_obstacle
+from walferry.run.log_folder import log_obstacle
 from walferry.run.name_nodes import require_no_old_states
 from walferry.run.run import file_system
 from walferry.streams.destination import examine_destination, plan_destination
@@ -69,7 +69,7 @@ def _require_source(spec: ResolvedStreamSpec, source: HBaseClient) -> None:
         require_readable(source.describe(table))
     if lacking := source.lacking_rights([Right("ADMIN"), *(Right("READ", table) for table in spec.tables)]):
         raise UsageError(as_refused(source.address.user, lacking))
-    if (misplaced := folder_obstacle(source)) is not None:
+    if (misplaced := log_obstacle(source, spec.tables)) is not None:
         raise UsageError(f"source: {misplaced}")
     require_no_old_states(address, "source")
     if obstacles := list(peer_obstacles(source)):

@@ -21,10 +21,13 @@ class ResolvedTimes:
         self._sink = sink
         self._next_s = steady_s()
 
+    @property
+    def due(self) -> bool:
+        """Whether it is time to tell a moment."""
+        return bool(self._seconds) and steady_s() >= self._next_s
+
     def tell(self, moment_ms: int, tables: Collection[str]) -> None:
-        """Everything that was written to these tables before a moment was sent and committed: tell it if it is time."""
-        if not self._seconds or steady_s() < self._next_s:
-            return
+        """Everything that was written to these tables before a moment was sent and committed: tell it."""
         self._next_s = steady_s() + self._seconds
         for table in tables:
             self._delivery.to_all(table, resolved(self._form, table, moment_ms))

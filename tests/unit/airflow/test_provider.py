@@ -4,19 +4,23 @@ import json
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from walferry.airflow import CONNECTION_TYPE, get_provider_info
+from walferry.airflow import CONNECTION_TYPE, get_provider_info, hook
 from walferry.airflow.hook import HBaseHook, examine
 from walferry.errors import TransientError, UsageError
 from walferry.hbase import zookeeper
+from walferry.hbase.zookeeper import Server
 from walferry.run.spec import Cluster
 from walferry.security.spec import KerberosKeys, TlsKeys
 from walferry.spark.__main__ import dependencies, pack
+from walferry.storage import Local
 
 ASK_AIRFLOW = """
 import json
@@ -86,6 +90,19 @@ def test_a_server_that_never_answers_is_given_up_at_the_deadline() -> None:
     too_late = pytest.raises(TransientError, match=r"^ZooKeeper at .* did not answer within 1 s")
     with socket.create_server(("127.0.0.1", 0)) as silent, too_late:
         examine(cluster(silent.getsockname()[1]), 1)
+
+
+def test_a_wal_folder_without_wals_is_named_by_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = SimpleNamespace(cluster_id=lambda: "c1", master=lambda: Server("m", 1, 2), version=lambda: "2.6.3")
+    monkeypatch.setattr(hook, "HBaseClient", lambda *_, **__: nullcontext(answers))
+    monkeypatch.setattr(hook, "file_system", lambda *_: Local())
+    Local().write(f"{tmp_path}/root/hbase.id", [b"id"])
+    keys = {"rootdir": f"hdfs://nn:1{tmp_path}/root", "waldir": f"hdfs://nn:1{tmp_path}/logs"}
+    tried = cluster(1).model_copy(update=keys)
+    with pytest.raises(UsageError, match="logs is not HBase's WAL folder: WebHDFS finds no WALs in it"):
+        examine(tried, 10)
+    Local().mkdirs(f"{tmp_path}/logs/WALs")
+    assert examine(tried, 10) == "HBase 2.6.3, cluster c1"
 
 
 def test_drivers_packages_stay_out_of_the_packed_environment() -> None:

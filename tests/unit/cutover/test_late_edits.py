@@ -34,7 +34,7 @@ def test_logs_that_servers_left_before_the_run_hold_no_late_edits(tmp_path: Path
     spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}/hbase"}}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        run.__dict__.update(source=SimpleNamespace(close=lambda: None), source_files=Local())
+        run.__dict__.update(source=SimpleNamespace(close=lambda: None), wal_files=Local())
         positions = [LogPosition(LIVING, f"{LIVING}.{NOW}", NOW, 0), LogPosition(DEAD, "", NOW - HOUR + 1, 0)]
         run.ledger.log.set_fence("start", positions)
         run.ledger.log.set_fence("end", [LogPosition(LIVING, f"{LIVING}.{NOW + HOUR}", NOW + HOUR, 0)])

@@ -172,7 +172,7 @@ def index(*events: RegionEvent) -> FileIndex:
 
 
 def test_what_waited_as_a_whole_counts_its_entries_once_they_are_applied(run: Run) -> None:
-    run.__dict__["source_files"] = Local()
+    run.__dict__["wal_files"] = Local()
     damaged = Refusal(FILE, 90, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
     record_reports(run, [replace(report(), complete=False, refusals=(damaged,))], held)
     waiting = [r for r in run.ledger.log.ranges() if r.table == TABLE]

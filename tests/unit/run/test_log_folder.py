@@ -7,13 +7,13 @@ from typing import cast
 import pytest
 
 from unit.migration.planning.versions import of_version
-from walferry.errors import UsageError
+from walferry.errors import TransientError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import TableNotFoundError
 from walferry.hbase.zookeeper import Server
 from walferry.run import log_folder
-from walferry.run.log_folder import folder_obstacle, log_obstacle, require_log_folder
+from walferry.run.log_folder import log_obstacle, require_log_folder
 from walferry.storage import Local
 
 ROOT, ELSEWHERE = "hdfs://nn:8020/hbase", "hdfs://other:8020/wal"
@@ -64,13 +64,13 @@ def test_a_folder_without_logs_of_a_live_server_is_the_wrong_one(
     client = of_version("2.6.3", None if page is None else {"hbase.rootdir": ROOT, **page}, address)
     live = Path(address.wal_path) / "WALs"
     (live / "rs,1,1").mkdir(parents=True)  # left by an earlier life of the server
-    found = folder_obstacle(client)
+    found = log_obstacle(client, [])
     assert found == f"{live} has no folder of a live region server; {advice}"
-    with pytest.raises(UsageError, match=f"target: {live} has no folder"):
-        require_log_folder(client, "target")
+    with pytest.raises(TransientError, match=f"target: {live} has no folder"):
+        require_log_folder(client, "target", [])
     (live / "rs,1,2").mkdir()
-    assert folder_obstacle(client) is None
-    require_log_folder(client, "target")
+    assert log_obstacle(client, []) is None
+    require_log_folder(client, "target", [])
 
 
 def test_one_server_that_has_regions_and_no_folder_logs_elsewhere(tmp_path: Path) -> None:
@@ -90,10 +90,64 @@ def test_one_server_that_has_regions_and_no_folder_logs_elsewhere(tmp_path: Path
     )
 
     def found() -> str | None:
-        return log_obstacle(cast(HBaseClient, client), Local(), ["gone", "t"])
+        return log_obstacle(cast(HBaseClient, client), ["gone", "t"], Local())
 
     (tmp_path / "WALs" / here.name).mkdir(parents=True)
     says = "has no folder of rs,2,3, which has regions of t; its hbase.wal.dir is /new: set `waldir` to it"
     assert found() == f"{tmp_path}/WALs {says}"
     (tmp_path / "WALs" / moved.name).mkdir()
     assert found() is None, "a server without regions may have none"
+
+
+def cluster(root: Path, *servers: Server, serving: Server) -> SimpleNamespace:
+    """A cluster whose settings nobody tells; `asked` counts who is asked for them."""
+    asked: list[Server] = []
+    return SimpleNamespace(
+        address=ClusterAddress("zk:2181", rootdir=f"hdfs://nn:8020{root}"),
+        servers=lambda: list(servers),
+        regions=lambda table: [SimpleNamespace(server=serving)],
+        settings=asked.append,
+        asked=asked,
+    )
+
+
+def obstacle(client: SimpleNamespace, files: Local | None = None) -> str | None:
+    return log_obstacle(cast(HBaseClient, client), ["t"], files or Local())
+
+
+def test_the_folder_of_a_killed_server_is_there_while_it_is_split(tmp_path: Path) -> None:
+    """Its session may go on for 90 s, and hbase:meta still names it."""
+    here, dead = Server("rs", 1, 2), Server("rs", 2, 3)
+    (tmp_path / "WALs" / f"{dead.name}-splitting").mkdir(parents=True)
+    assert obstacle(cluster(tmp_path, dead, serving=dead)) is None
+    (tmp_path / "WALs" / here.name).mkdir()
+    assert obstacle(cluster(tmp_path, here, dead, serving=dead)) is None
+
+
+def test_a_killed_server_whose_port_another_process_has_taken_needs_no_folder(tmp_path: Path) -> None:
+    """Its log is split already, and its regions are not open elsewhere yet."""
+    dead, new = Server("rs", 2, 3), Server("rs", 2, 30)
+    (tmp_path / "WALs" / new.name).mkdir(parents=True)
+    assert obstacle(cluster(tmp_path, new, dead, serving=dead)) is None
+    assert obstacle(cluster(tmp_path, new, Server("rs", 3, 3), serving=Server("rs", 3, 3))) is not None
+
+
+def test_a_server_that_has_just_started_may_get_its_folder_while_its_regions_are_looked_up(tmp_path: Path) -> None:
+    here, started = Server("rs", 1, 2), Server("rs", 2, 3)
+    (tmp_path / "WALs" / here.name).mkdir(parents=True)
+    client = cluster(tmp_path, here, started, serving=started)
+
+    def regions(table: str) -> list[SimpleNamespace]:
+        (tmp_path / "WALs" / started.name).mkdir()
+        return [SimpleNamespace(server=started)]
+
+    client.regions = regions
+    assert obstacle(client) is None
+
+
+def test_only_one_server_is_asked_for_its_settings(tmp_path: Path) -> None:
+    """A server whose pages do not answer costs ten seconds."""
+    servers = [Server("rs", number, 2) for number in range(9)]
+    client = cluster(tmp_path, *servers, serving=servers[0])
+    assert "settings (/conf) cannot be read" in str(obstacle(client))
+    assert client.asked == [servers[0]]

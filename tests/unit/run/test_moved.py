@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pytest
@@ -15,12 +15,15 @@ from walferry.hbase.zookeeper import Server, znode
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.run import log_folder, moved
+from walferry.run.cluster_ids import same_root
 from walferry.run.heartbeat import RunBusyError, beating
 from walferry.run.moved import accept_moved
+from walferry.run.spec import Cluster
 from walferry.run.start import hand_over
 from walferry.storage import FileStatus, Local, PermissionDeniedError, WebHdfs
 
 OLD, NEW = "zk1:2181", "zk2:2181"
+STAGED = {"protect": "stage", "stage": "/copies"}
 SERVER = Server("rs", 1, 2)
 
 
@@ -163,22 +166,121 @@ def test_an_address_at_which_no_live_server_logs_is_refused(ledger: Ledger, tmp_
     accept_moved(ledger, "move", "me", spec(tmp_path, NEW, waldir=f"hdfs://nn:2{tmp_path}/wal"), "me")
 
 
-@pytest.mark.parametrize("kind", ["migration", "keep"])
-def test_the_place_of_a_log_that_is_copied_stays(
+@pytest.mark.parametrize("kind", ["migration", "keep", "stream"])
+def test_the_place_of_a_log_that_is_copied_or_sent_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: RunKind
 ) -> None:
-    """No peer's queue names what was not copied from the old place."""
+    """Nothing compares a peer's queue with what was not read at the old place."""
     source_at(tmp_path, monkeypatch)
     (tmp_path / "wal" / "WALs" / SERVER.name).mkdir(parents=True)
-    before = spec(tmp_path, OLD) | ({"protect": "stage", "stage": "/copies"} if kind == "migration" else {})
+    before = spec(tmp_path, OLD) | (STAGED if kind == "migration" else {})
     given = {**before, "source": spec(tmp_path, NEW, waldir=f"hdfs://nn:2{tmp_path}/wal")["source"]}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
         planned(book, before, kind, cluster_id="A")
-        with pytest.raises(UsageError, match=r"the waldir of run move-1 is not set, and may not become hdfs://nn:2"):
+        with pytest.raises(UsageError, match="source: the waldir of run move-1 is not set, and may not change"):
             accept_moved(book, "move", "me", given, "me", kind)
         assert book.run("move-1").spec == before
         accept_moved(book, "move", "me", {**before, "source": spec(tmp_path, NEW)["source"]}, "me", kind)
         assert book.run("move-1").spec["source"]["zookeeper"] == NEW
+
+
+@pytest.mark.parametrize("was", ["http://logs1:9870", None])
+def test_a_folder_of_the_same_name_on_another_hdfs_is_another_place_of_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: str | None
+) -> None:
+    source_at(tmp_path, monkeypatch)
+    (tmp_path / "wal" / "WALs" / SERVER.name).mkdir(parents=True)
+    waldir = {"waldir": f"{tmp_path}/wal"}
+    before = spec(tmp_path, NEW, **waldir, **({"wal_webhdfs": was} if was else {})) | STAGED
+    now = spec(tmp_path, NEW, **waldir, wal_webhdfs="http://logs2:9870") | STAGED
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
+        planned(book, before)
+        with pytest.raises(UsageError, match="source: the wal_webhdfs of run move-1 is "):
+            accept_moved(book, "move", "me", now, "me")
+
+
+def test_a_password_that_an_older_walferry_recorded_in_an_address_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source_at(tmp_path, monkeypatch)
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
+        planned(book, spec(tmp_path, NEW, webhdfs="http://kim:secret@nn:1") | STAGED)
+        accept_moved(book, "move", "me", spec(tmp_path, NEW) | STAGED, "me")
+        assert book.run("move-1").spec["source"]["webhdfs"] == "http://nn:1"
+
+
+@pytest.mark.parametrize("apply", ["thrift", "auto"])
+def test_a_thrift_server_through_which_edits_are_sent_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apply: str
+) -> None:
+    """It tells no id of its cluster."""
+    source_at(tmp_path, monkeypatch)
+    (tmp_path / "target" / "WALs" / SERVER.name).mkdir(parents=True)
+    (tmp_path / "target" / "hbase.id").write_bytes(znode(pb.ClusterId(cluster_id="B")))
+    before = spec(tmp_path, NEW) | {"apply": apply}
+    before["target"] |= {"thrift": "thrift:9090", "rootdir": f"hdfs://nn:4{tmp_path}/target"}
+    now = before | {"target": before["target"] | {"thrift": "another:9090"}}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
+        planned(book, before)
+        if apply == "thrift":
+            with pytest.raises(UsageError, match="target: the thrift of run move-1 is thrift:9090, and may not change"):
+                accept_moved(book, "move", "me", now, "me")
+        else:
+            accept_moved(book, "move", "me", now, "me")
+
+
+def test_the_sources_root_folder_is_no_address_of_a_target_whose_id_may_not_be_read(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hidden(*_: object) -> Iterator[bytes]:
+        raise PermissionDeniedError("permission denied: read of hbase.id")
+
+    monkeypatch.setattr(Local, "read", hidden)
+    given = spec(tmp_path, OLD)
+    taken = {key: given["source"][key] for key in ("webhdfs", "rootdir")}
+    with pytest.raises(UsageError, match="the target of run move-1 would have the source's root folder"):
+        accept_moved(ledger, "move", "me", given | {"target": given["target"] | taken}, "me")
+
+
+@pytest.mark.parametrize(
+    ("webhdfs", "rootdir", "same"),
+    [
+        ("http://nn:1", "hdfs://ns/hbase", True),
+        ("http://nn:1", "/hbase/", True),
+        ("http://nn:1", "hdfs://nn:8020/other", False),
+        ("http://b:1;http://nn:1", "hdfs://ns/hbase", True),
+        ("http://other:1", "hdfs://nn:8020/hbase", True),
+        ("http://other:1", "hdfs://ns/hbase", False),  # a nameservice of another HDFS may have the same name
+    ],
+)
+def test_two_clusters_have_the_same_root_folder_by_the_path_and_the_name_node(
+    webhdfs: str, rootdir: str, same: bool
+) -> None:
+    address = rootdir if rootdir.startswith("hdfs://ns") else "hdfs://nn:8020/hbase"
+    one = Cluster(zookeeper="a:1", webhdfs="http://nn:1", rootdir=address)
+    assert same_root(one, Cluster(zookeeper="b:1", webhdfs=webhdfs, rootdir=rootdir)) == same
+
+
+def test_one_server_of_a_runs_tables_that_logs_elsewhere_is_enough(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved_on = Server("rs", 2, 3)
+    monkeypatch.setattr(Registry, "servers", lambda _: [SERVER, moved_on])
+    monkeypatch.setattr(Registry, "regions", lambda *_: [SimpleNamespace(server=moved_on)], raising=False)
+    with pytest.raises(UsageError, match=r"^source: .* has no folder of rs,2,3, which has regions of t"):
+        accept_moved(ledger, "move", "me", spec(tmp_path, NEW), "me")
+
+
+def test_a_source_whose_log_may_not_be_listed_is_refused(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hidden(self: Local, path: str) -> list[FileStatus]:
+        raise PermissionDeniedError(f"permission denied: list of {path}")
+
+    monkeypatch.setattr(Local, "list", hidden)
+    with pytest.raises(PermissionDeniedError):
+        accept_moved(ledger, "move", "me", spec(tmp_path, NEW), "me")
+    assert ledger.run("move-1").spec == spec(tmp_path, OLD)
 
 
 def test_a_plan_that_recorded_no_id_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

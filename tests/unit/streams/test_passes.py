@@ -4,7 +4,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from walferry.errors import TransientError
+from walferry.hbase.errors import ZooKeeperError
+from walferry.run.spec import Throttle
 from walferry.run.turn import Turn
+from walferry.streams import passes as passes_module
 from walferry.streams.follower import Follower, Passed
 from walferry.streams.passes import Passes
 from walferry.streams.resolved import ResolvedTimes
@@ -13,7 +19,9 @@ from walferry.streams.snapshot.sender import SnapshotSender
 from walferry.streams.stream_run import StreamRun
 
 
-def test_a_snapshot_is_told_how_far_the_log_was_followed_and_how_that_is_recorded() -> None:
+def test_a_snapshot_is_told_how_far_the_log_was_followed_and_how_that_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[str] = []
     passed = Passed(0, 0, 0, 0, 7, frozenset({"held"}), None)
     follower: Any = SimpleNamespace(pass_once=lambda: passed, record=lambda: calls.append("recorded"))
@@ -23,13 +31,81 @@ def test_a_snapshot_is_told_how_far_the_log_was_followed_and_how_that_is_recorde
         record()
 
     sender: Any = SimpleNamespace(snapshots=Snapshots(), followed=followed)
-    times: Any = SimpleNamespace(tell=lambda moment, tables: calls.append(f"resolved {sorted(tables)}"))
+    times: Any = SimpleNamespace(due=True, tell=lambda moment, tables: calls.append(f"resolved {sorted(tables)}"))
     passes = Passes.__new__(Passes)
-    passes._run = cast(StreamRun, SimpleNamespace(source_tables=["held", "t"]))
+    passes._run = cast(StreamRun, SimpleNamespace(source_tables=["held", "t"], source=None, wal_files=None))
+    passes._all_here = True
+    monkeypatch.setattr(passes_module, "log_obstacle", lambda *_: calls.append("looked where servers log"))
     passes._turn = cast(Turn, None)
     passes._follower, passes._snapshots = cast(Follower, follower), cast(SnapshotSender, sender)
     passes._times = cast(ResolvedTimes, times)
     passes._account = cast(Any, SimpleNamespace(add=lambda passed: 0))
     passes._held, passes._owed = 0, (0, 0)
     passes._pass()
-    assert calls == ["followed up to 7, of ['t']", "recorded", "resolved ['t']"]
+    told = ["followed up to 7, of ['t']", "recorded", "looked where servers log", "resolved ['t']"]
+    assert calls == told
+    times.due = False
+    passes._pass()
+    assert calls == told + told[:2]
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> tuple[Passes, list[int]]:
+    """The passes of a stream with one table, and the resolved times that it tells: each is due at once."""
+    monkeypatch.setattr(passes_module, "throttle_of", lambda ledger: Throttle())
+    monkeypatch.setattr(passes_module, "Account", lambda *_: SimpleNamespace(add=lambda passed: 0))
+    told: list[int] = []
+    passed = Passed(0, 0, 0, 0, 7, frozenset(), None)
+    follower: Any = SimpleNamespace(pass_once=lambda: passed, record=lambda: None, tend=lambda: None)
+    sender: Any = SimpleNamespace(snapshots=Snapshots(), followed=lambda *_: None, take_up=lambda: None)
+    times: Any = SimpleNamespace(due=True, tell=lambda moment, tables: told.append(moment))
+    ledger = SimpleNamespace(quarantine=SimpleNamespace(holds=list))
+    run: Any = SimpleNamespace(source_tables=["t"], source="source", wal_files="files", ledger=ledger)
+    turn: Any = SimpleNamespace(require=lambda: None)
+    return Passes(run, turn, follower, sender, times, 0), told
+
+
+def test_no_time_is_told_and_the_stream_begins_again_while_servers_log_elsewhere(
+    stream: tuple[Passes, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they write looks like silence."""
+    passes, told = stream
+
+    def elsewhere(source: str, tables: list[str], files: str) -> str:
+        return f"by {source} and {files}, a server with regions of {tables} logs elsewhere"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(passes_module, "log_obstacle", elsewhere)
+        with pytest.raises(TransientError, match=r"source: by source and files, a server with regions of \['t'\] logs"):
+            passes._look()
+    monkeypatch.setattr(passes_module, "log_obstacle", lambda *_: None)
+    passes._placed = -passes_module.PLACE_SECONDS
+    passes._look()
+    monkeypatch.setattr(passes_module, "log_obstacle", elsewhere)
+    passes._look()  # half a minute has not passed
+    with pytest.raises(TransientError):
+        passes._pass()
+    assert told == []
+
+
+def test_while_nobody_tells_where_servers_log_the_stream_goes_on_and_tells_no_time(
+    stream: tuple[Passes, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper is away, for example: that is no reason to send nothing."""
+    passes, told = stream
+    asked: list[object] = []
+
+    def away(*about: object) -> None:
+        asked.append(about)
+        raise ZooKeeperError("ZooKeeper does not answer")
+
+    monkeypatch.setattr(passes_module, "log_obstacle", away)
+    passes._look()
+    for _ in range(3):
+        passes._pass()
+    assert (told, len(asked)) == ([], 1)
+    monkeypatch.setattr(passes_module, "log_obstacle", lambda *_: None)
+    passes._placed -= passes_module.PLACE_SECONDS
+    passes._pass()
+    passes._pass()
+    assert told == [7, 7]

@@ -175,10 +175,10 @@ def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
 
 def look_into_log(run: Run, side: ClusterSide, positions: Sequence[PassPosition], held: int) -> _SideLog:
     """Find the part of one side's log to read. `held`: bytes of the tables; reading more log than that takes longer
-    than reading the tables. Raises UsageError if its servers' logs are elsewhere, or one of its name nodes answers with
-    an old state."""
+    than reading the tables. Raises TransientError if its servers' logs are elsewhere, UsageError if one of its name
+    nodes answers with an old state."""
     client, files, root = _side(run, side)
-    require_log_folder(client, side)
+    require_log_folder(client, side, [getattr(pair, side) for pair in run.tables], files)
     require_no_old_states(getattr(run.spec, side).address(), side)
     at_ms = now_ms()
     places = {one.position: PlaceInLog.from_json(one.at_ms, getattr(one, side)) for one in positions}

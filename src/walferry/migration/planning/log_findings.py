@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from walferry.errors import (
     DamagedInputError,
@@ -13,11 +14,12 @@ from walferry.errors import (
     WalKeyError,
 )
 from walferry.hbase.client import HBaseClient
+from walferry.ledger.rows import ClusterSide
 from walferry.migration.planning.finding import Finding
 from walferry.replay.keeping.by_copies import try_writing
 from walferry.replay.keeping.obstacles import peer_obstacles
 from walferry.replay.keeping.retention import TTL, retention_of
-from walferry.run.log_folder import folder_obstacle
+from walferry.run.log_folder import log_obstacle
 from walferry.storage import FileSystem, Local, PermissionDeniedError
 from walferry.wal.copies import as_url, open_folder
 from walferry.wal.files import WalFile
@@ -79,15 +81,11 @@ def _growth(wals: Sequence[WalFile], keep_hours: float) -> str:
     )
 
 
-def wal_folder_findings(clusters: Mapping[str, HBaseClient]) -> Iterator[Finding]:
-    """Check that live servers of each side keep their logs where its address says. Of the target's log, it is read what
+def wal_folder_findings(side: ClusterSide, cluster: HBaseClient, tables: Iterable[str]) -> Iterator[Finding]:
+    """Check that live servers of a side keep their logs where its address says. Of the target's log, it is read what
     others write, if the user may."""
-    for side, cluster in clusters.items():
-        try:
-            obstacle = folder_obstacle(cluster)
-        except PermissionDeniedError:
-            continue  # which `rights` tells
-        if obstacle is not None:
+    with suppress(PermissionDeniedError):  # which `rights` tells
+        if (obstacle := log_obstacle(cluster, tables)) is not None:
             yield Finding("refuse", side, obstacle)
 
 

@@ -24,6 +24,7 @@ from walferry.replay.keeping.by_copies import (
     Stage,
     is_over,
     require_same_source,
+    require_whole_log,
     stage_of,
 )
 from walferry.run.notes.kept_moments import CopiedEnds, copied_ends, lost_ends, note_ends, note_lost_end
@@ -93,7 +94,7 @@ class Ends:
     def copy(self) -> CopiedEnds:
         """One pass. A log that cannot be copied does not stop the others.
 
-        Raises the errors of listing the logs, and of `require_same_source`.
+        Raises the errors of listing the logs, of `require_same_source`, and of `require_whole_log` once all are copied.
         """
         require_same_source(self._run)
         looked_ms = now_ms()
@@ -112,9 +113,10 @@ class Ends:
         self._failed = {file.name for file in failures if file.name not in self._held}
         behind = {file.group for file in (*archived, *failures)}
         self._behind = {group: self._behind.get(group, self._covered) for group in behind}
-        self._covered = min(self._behind.values(), default=looked_ms)
         for name in self._held.keys() & known.keys():
             self._drop(name)
+        require_whole_log(self._run)
+        self._covered = min(self._behind.values(), default=looked_ms)
         ends = CopiedEnds(
             covered_ms=self._covered, at_ms=looked_ms, ended_ms=now_ms(), files=len(self._held),
             bytes=sum(self._held.values()),

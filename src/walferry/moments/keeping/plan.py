@@ -13,7 +13,7 @@ from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.keep_spec import ResolvedKeepSpec
 from walferry.replay.keeping.by_copies import try_writing
 from walferry.replay.keeping.retention import retention_of
-from walferry.run.log_folder import folder_obstacle
+from walferry.run.log_folder import log_obstacle
 from walferry.run.name_nodes import old_states
 from walferry.run.run import file_system
 from walferry.snapshots.readable import why_unreadable
@@ -72,7 +72,7 @@ def _obstacles(spec: ResolvedKeepSpec, source: HBaseClient) -> Iterator[str]:
     wanted = [Right("ADMIN"), *(Right("READ", table) for table in spec.tables if table not in missing)]
     if lacking := source.lacking_rights(wanted):
         yield as_refused(source.address.user, lacking)
-    if (misplaced := folder_obstacle(source)) is not None:
+    if (misplaced := log_obstacle(source, spec.tables)) is not None:
         yield f"source: {misplaced}"
     yield from (f"source.{key}: {message}" for key, message in old_states(address))
     if fault := folder_fault(spec.folder, address):

@@ -23,12 +23,13 @@ from typing import Any
 from uuid import uuid4
 
 from walferry.clock import now_ms
-from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.errors import UsageError, WalferryError
+from walferry.hbase.errors import ZooKeeperError
 from walferry.ledger import StagedFile
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import Retention, retention_now
-from walferry.run.log_folder import log_obstacle
-from walferry.run.moved import id_in_root
+from walferry.run.cluster_ids import id_in_root, planned_id
+from walferry.run.log_folder import require_log_folder
 from walferry.run.progress.exposure import Exposure, note_exposure
 from walferry.run.run import LogRun
 from walferry.storage import FileSystem, PermissionDeniedError
@@ -124,21 +125,21 @@ def let_go(run: LogRun, keep_hours: float | None = None) -> list[str]:
 
 
 def require_same_source(run: LogRun) -> None:
-    """Raise AnotherClusterError if the source's root folder has the id of another cluster than the run's plan found,
-    and TransientError if servers keep their logs elsewhere, so that what is listed is not all of the log.
+    """Raise AnotherClusterError if the source's root folder has the id of another cluster than the run's plan found.
 
     With Kerberos only HBase reads that file (MasterFileSystem sets 600 at each start): then the id is ZooKeeper's.
+    While that does not answer, nothing is raised: the cleaner does not wait with the logs that are to be copied.
     """
-    if (obstacle := log_obstacle(run.source, run.wal_files, run.source_tables)) is not None:
-        raise TransientError(f"source: {obstacle}", side="source")
-    plan = run.ledger.phases.facts("plan") or {}
-    planned = plan.get("cluster_id") or plan.get("source_cluster_id")
+    planned = planned_id(run.ledger, "source")
     try:
         now = id_in_root(run.source_files, run.source_root)
     except FileNotFoundError:
         return  # not known: whoever needs more of it will fail
     except PermissionDeniedError:
-        now = run.source.cluster_id()
+        try:
+            now = run.source.cluster_id()
+        except ZooKeeperError:
+            return
     if planned not in (None, now):
         raise AnotherClusterError(
             f"the cluster at {run.log_spec.source.address().cluster} is another one now: its id is {now}, not "
@@ -147,11 +148,18 @@ def require_same_source(run: LogRun) -> None:
         )  # fmt: skip
 
 
+def require_whole_log(run: LogRun) -> None:
+    """Raise TransientError if servers keep their logs elsewhere: what is listed is then not all of the log. To be asked
+    after copying, and before it is noted that all is kept: what is here must be copied meanwhile."""
+    require_log_folder(run.source, "source", run.source_tables, run.wal_files)
+
+
 def tend(run: LogRun) -> float | None:
     """Copy every closed file that has no copy yet. Returns the seconds until the next call; None: no further call.
 
     A file that cannot be copied does not stop the others. Once those are copied, raises the first error: a
-    TransientError or an error of either file system. Raises the errors of `require_same_source`.
+    TransientError or an error of either file system. Raises the errors of `require_same_source`, and once all are
+    copied those of `require_whole_log`.
     """
     if is_over(run):
         leave(run)
@@ -192,6 +200,7 @@ def tend(run: LogRun) -> float | None:
     if is_over(run):
         leave(run)
         return None
+    require_whole_log(run)
     kept = _note(run, list(waiting.values()), looked_ms)
     if errors:
         raise errors[0]

@@ -8,8 +8,9 @@ from typing import Any
 
 from walferry.apply.bulk_loader import staging_folder
 from walferry.clock import now_ms
-from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, ServerGoneError, ZooKeeperError
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
 from walferry.replay.rights import lease
@@ -22,6 +23,8 @@ from walferry.wal.copies import open_folder
 
 log = logging.getLogger(__name__)
 
+SILENT = (ConnectionFailedError, RequestTimeoutError, ServerGoneError, ZooKeeperError)
+"""errors of a cluster that does not answer; others of a master are its answers, or those of a file system"""
 LEASE_SECONDS = 90.0
 """how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's lease"""
 
@@ -92,9 +95,8 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
     that lifts READONLY. The DURABILITY of target tables is restored (`replay.rights.durability`). A planned object that
     does not exist stays planned while a process works on a phase of the run: that process may still create the object,
     and then removes it (`made`). If the process is killed in between, repeat the abort. A folder that cannot be deleted
-    is left behind: its file system may be gone for good, and nothing depends on the folder. Facts: removed, left. An
-    error does not stop the removal of the other objects, but a cluster that does not answer is not asked again, which
-    may take minutes for each; the first error is raised at the end.
+    is left behind: nothing depends on it. READONLY is lifted first. An error does not stop the removal of the others,
+    but a cluster that does not answer is not asked again, which may take minutes; the first error is raised at the end.
     """
     removed: list[str] = []
     left: list[str] = []
@@ -103,7 +105,7 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
     underway = _phases_at_work(run)
     bases = {base.snapshot for base in run.ledger.bases.there()}
     read_only_stays = stays_read_only(run.ledger, aborted=aborted)
-    for item in run.ledger.objects.all():
+    for item in sorted(run.ledger.objects.all(), key=lambda item: item.kind != "read-only table"):
         stays = item.kind in ("table", "durability") or (item.kind == "read-only table" and read_only_stays)
         if item.state == "removed" or stays:
             continue
@@ -119,7 +121,7 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
                 log.warning("%s is no longer needed but cannot be deleted; delete it yourself: %s", name, error)
             else:
                 errors.append(error)
-                if isinstance(error, TransientError):
+                if isinstance(error, SILENT):
                     silent.add(item.cluster)
             continue
         if not there and item.state == "planned" and underway:
@@ -134,13 +136,14 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
             run.ledger.bases.dropped(item.name)
         removed.append(name)
         log.info("removed %s", name)
+    restored, others = list[str](), [f"DURABILITY of the tables of run {run.run_id}"]
     try:  # last, since this may wait for a lease
-        restored, others = (
-            restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS) if isinstance(run, Run) else ([], [])
-        )
+        if not isinstance(run, Run):
+            others = []
+        elif "target" not in silent:
+            restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
     except Exception as error:
         errors.append(error)
-        others, restored = [f"DURABILITY of the tables of run {run.run_id}"], []
     if errors:
         log.error("run %s could not remove %s: repeat this to try again", run.run_id, ", ".join(left + others))
         raise errors[0]

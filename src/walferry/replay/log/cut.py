@@ -32,7 +32,7 @@ from walferry.replay.keeping.protect import not_applied, take_stock, way_of
 from walferry.replay.log.idle import idle_servers
 from walferry.request_meter import unhindered_s
 from walferry.run.facts import FenceFacts, Lines, keep_lines, keeping_start, kept_start
-from walferry.run.log_folder import folder_obstacle, not_here
+from walferry.run.log_folder import require_log_folder
 from walferry.run.run import LogRun
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
 from walferry.wal.open import bytes_held
@@ -192,33 +192,20 @@ def cut_log(run: LogRun, *, whole: bool = False, applied: Lines | None = None) -
     current = {group: file.number for group, file in new.items() if file.server in alive}
     regions = {name: regions_if_exists(run.source, name) for name in names}
     after = {name: lines_of(run.source, name, regions[name]) for name in names}
-    _require_logs(run, files, [server for server in servers if server.name in alive], before, after)
+    _require_logs(run, files, servers, before)
     # Take closed files from `closed`: the listing shows no length for a file that was open.
     files = _with_archive(run, [closed.get(file.name, file) for file in files], whole=whole)
     return Cut(started_ms, before, after, files, current, regions, run.wal_listing.whole)
 
 
-def _require_logs(
-    run: LogRun, files: Iterable[WalFile], servers: Sequence[Server], before: Lines, after: Lines
-) -> None:
-    """Raise TransientError if a live server that has had regions open has no log among the listed: it logs elsewhere.
-
-    Until it has a region, a server may have no log, and before HBase 2.2 no folder: so all may after a restart.
-    """
-    writing = {file.server for file in files if file.place is Place.LIVE}
-    serving = {server_of(line): table for table, lines in before.items() for line in lines.values()}
-    still = {server_of(line) for lines in after.values() for line in lines.values()}
-    obstacle = None
-    for server in servers:
-        if server.name in serving.keys() & still - writing:
-            log_of = f"log of {server.name}, which has regions of {serving[server.name]}"
-            obstacle = not_here(run.source, log_of, server)
-            break
-    else:
-        if servers and not any(server.name in writing for server in servers):
-            obstacle = folder_obstacle(run.source)
-    if obstacle is not None:
-        raise TransientError(f"source: {obstacle}", side="source")
+def _require_logs(run: LogRun, files: Iterable[WalFile], servers: Iterable[Server], before: Lines) -> None:
+    """Raise TransientError if servers log elsewhere. That is only looked at if one with regions, or each, has no log
+    among the listed: until it has a region, a server may have none."""
+    serving = {server_of(line) for lines in before.values() for line in lines.values()}
+    names = {server.name for server in servers}
+    lacking = names - {file.server for file in files}
+    if lacking & serving or (lacking and lacking == names):
+        require_log_folder(run.source, "source", run.source_tables, run.wal_files)
 
 
 def _roll(run: LogRun, server: Server, deadline: float) -> None:

@@ -12,11 +12,12 @@ from walferry.ledger import RunLedger, RunRecord
 from walferry.refusals import ANY_REGION
 from walferry.replay.log.cut import as_listed
 from walferry.replay.log.files_of_window import covering, window_of
+from walferry.run.cluster_ids import on_source, on_target
 from walferry.run.facts import fenced_ms
 from walferry.run.fences import fences_of
-from walferry.run.recorded_spec import options_of, source_of, source_tables, spec_of
+from walferry.run.recorded_spec import options_of, source_tables, spec_of
 from walferry.run.run import Run
-from walferry.run.spec import Cluster, TimeWindow
+from walferry.run.spec import TimeWindow
 from walferry.wal.files import WalFile
 
 ALWAYS = WriteTimes(0, 1 << 62)
@@ -47,12 +48,6 @@ class OtherRuns:
         return any(part.span.has(write_time) for part in parts)
 
 
-def reads(run: RunRecord, source: Cluster) -> bool:
-    """Whether a run reads the log of this cluster."""
-    there = source_of(run)
-    return there is not None and (there.zookeeper, there.znode) == (source.zookeeper, source.znode)
-
-
 def appliers(run: Run) -> list[RunRecord]:
     """Other runs that have held the lease on one of this run's target tables, or cloned one."""
     ledger = run.ledger.whole
@@ -61,9 +56,7 @@ def appliers(run: Run) -> list[RunRecord]:
     for other in ledger.runs():
         if other.kind in ("migration", "copy", "standby"):
             made = {(o.kind, o.name) for o in ledger.of(other.run_id).objects.all() if o.state == "made"}
-            spec = spec_of(other)
-            same = (spec.target.zookeeper, spec.target.znode) == (run.spec.target.zookeeper, run.spec.target.znode)
-            if same and any(("table", table) in made for table in tables):
+            if any(("table", table) in made for table in tables) and on_target(run, other):
                 runs.add(other.run_id)
     return [ledger.run(run_id) for run_id in sorted(runs - {run.run_id})]
 
@@ -142,7 +135,7 @@ def _began_before(run: Run, other: RunRecord) -> bool:
 
 def _require_same_tables(run: Run, other: RunRecord) -> None:
     spec = spec_of(other)
-    if not reads(other, run.spec.source):
+    if not on_source(run, [other]):
         raise UsageError(
             f"run {other.run_id} applied edits of another source ({spec.source.zookeeper}) to a target table of "
             "this window; their order is unknown. Replay into a separate table",

@@ -18,8 +18,8 @@ from functools import partial
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterObject
 from walferry.replay.rights import lease
+from walferry.run.cluster_ids import on_target
 from walferry.run.notes.waits import begin_wait, end_wait
-from walferry.run.recorded_spec import spec_of
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def changes(run: Run) -> list[Change]:
     tables = {pair.target for pair in run.tables}
     for run_id, item in run.ledger.objects.of_all_runs("durability"):
         table, _, before = item.name.partition("=")
-        if table in tables and _same_target(run, run_id):
+        if table in tables and _same_target(run, run_id, table):
             found.append(Change(table, before, item, run.ledger.whole.of(run_id)))
     return found[::-1]
 
@@ -142,9 +142,12 @@ def _text(change: Change) -> str:
     return f"target durability {change.item.name}"
 
 
-def _same_target(run: Run, run_id: str) -> bool:
-    there = spec_of(run.ledger.whole.run(run_id)).target
-    return (there.zookeeper, there.znode) == (run.spec.target.zookeeper, run.spec.target.znode)
+def _same_target(run: Run, run_id: str, table: str) -> bool:
+    """By the id of the cluster, if it was at another address then: who changes a table has its lease."""
+    whole = run.ledger.whole
+    if run_id == run.run_id or on_target(run, whole.run(run_id)):
+        return True
+    return run_id in {taken.run_id for taken in whole.leases(lease.resource(run.target.cluster_id(), table))}
 
 
 def _successor(run: Run, table: str) -> str | None:

@@ -25,7 +25,7 @@ from walferry.errors import GapError, TransientError
 from walferry.ledger import WalRange
 from walferry.replay.keeping.protect import not_applied, way_of
 from walferry.replay.log.cut import as_listed, as_seen, newest
-from walferry.replay.log.settled import reads
+from walferry.run.cluster_ids import on_source
 from walferry.run.facts import opened_ms
 from walferry.run.run import Run
 from walferry.wal.fences import InGroup
@@ -146,7 +146,7 @@ def _was_empty(run: Run, file: ledger.RecordedFile) -> bool:
     if any(other.number > file.number for other in run.ledger.log.files([file.group])):
         return False
     whole = run.ledger.whole
-    readers = [other.run_id for other in whole.runs() if reads(other, run.spec.source)]
+    readers = [other.run_id for other in on_source(run, whole.runs())]
     seen = whole.files_between(readers, file.number, file.number + 1)
     return not any(other.length for other in seen if other.name == file.name)
 

@@ -35,7 +35,7 @@ from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay.log.cut import await_archive, cut_log, record_seen
 from walferry.replay.log.files_of_window import covering, known_files, missing_ranges, window_of
 from walferry.replay.log.lineage import FamiliesOf, created, families_of, trace
-from walferry.replay.log.settled import OtherRuns, appliers, look_at_others, reads, require_no_overlap
+from walferry.replay.log.settled import OtherRuns, appliers, look_at_others, require_no_overlap
 from walferry.replay.pieces.bulk_pieces import bulk_faults
 from walferry.replay.quarantine import LEAVING_OUT, borders_of
 from walferry.replay.record_reports import item_of
@@ -43,6 +43,7 @@ from walferry.replay.rights.applying import applying, shared_by_workers
 from walferry.replay.targets import target_faults
 from walferry.replay.windows.window_bulk import apply_in_bulk, in_bulk
 from walferry.replay.windows.window_pieces import apply_in_pieces, is_small
+from walferry.run.cluster_ids import on_source
 from walferry.run.log_folder import require_log_folder
 from walferry.run.name_nodes import require_no_old_states
 from walferry.run.run import Run
@@ -111,10 +112,11 @@ def complete_at_ms(window: TimeWindow, times: LogTimes) -> int:
 def plan_window(run: Run) -> WindowPlan:
     """Look up what a replay of the run's window needs. Changes nothing, and lists missing files instead of raising.
 
-    Raises UsageError if the source's logs are elsewhere, or one of its name nodes answers with an old state.
+    Raises TransientError if the source's logs are elsewhere, UsageError if one of its name nodes answers with an old
+    state.
     """
     window = window_of(run)
-    require_log_folder(run.source, "source")
+    require_log_folder(run.source, "source", run.source_tables, run.wal_files)
     require_no_old_states(run.source.address, "source")
     files = list_wals(run.wal_files, run.wal_root)
     skew_ms = run.log_times.clock_skew_ms
@@ -127,8 +129,8 @@ def plan_window(run: Run) -> WindowPlan:
     end_ms = max(window.end_ms, others.copied_until_ms)
     newest = {file.group: file.name for file in files}
     alive = {server.name for server in run.source.servers()}
-    ledger, source = run.ledger.whole, run.spec.source
-    readers = [other.run_id for other in ledger.runs() if reads(other, source)]
+    ledger = run.ledger.whole
+    readers = [other.run_id for other in on_source(run, ledger.runs())]
     return WindowPlan(
         window=window,
         complete_at_ms=complete_at_ms(window, run.log_times),

@@ -44,7 +44,7 @@ class Log:
         spec = SPEC | {"tables": [{"source": "t1", "target": "t1"}]}
         spec |= {side: CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{root}"} for side in ("source", "target")}
         self.run = Run(ledger, ledger.open_run("move", "tester", spec, "tester").run_id)
-        self.run.__dict__["source_files"] = Local()
+        self.run.__dict__["wal_files"] = Local()
         self.root = root
         for folder in (f"WALs/{SERVER}", "oldWALs"):
             (root / folder).mkdir(parents=True)

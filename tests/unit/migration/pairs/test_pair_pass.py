@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,16 +15,19 @@ from unit.migration.pairs.test_pair_log import SERVER, group, written
 from unit.spark_stand_in import SPARK
 from walferry.cli.pairs import _print_plan
 from walferry.clock import now_ms
-from walferry.errors import UsageError
+from walferry.errors import TransientError, UsageError
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, PassPosition
+from walferry.ledger.rows import ClusterSide
 from walferry.migration.pairs import pair_log, pair_pass
 from walferry.migration.pairs.pair_findings import findings, new_differences, pass_facts, pass_line, told
 from walferry.migration.pairs.pair_pass import MUCH_LOG, PassPlan, describe_plan, open_pair, verify_pair
 from walferry.migration.pairs.pair_plan import sights
 from walferry.replay.keeping.retention import Retention
 from walferry.run.heartbeat import beating
+from walferry.run.log_folder import require_log_folder
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
 from walferry.storage import Local, WebHdfs
@@ -104,7 +108,7 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(pair_pass, "retention_of", lambda _: Retention())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, open_pair(ledger, ResolvedSpec.model_validate(spec), "test", 7).run_id)
-        run.__dict__ |= {"source_files": Local(), "target_files": Local(), "source": None, "target": None}
+        run.__dict__ |= {"wal_files": Local(), "target_wal_files": Local(), "source": None, "target": None}
         yield run
 
 
@@ -143,6 +147,23 @@ def test_a_pass_does_not_read_what_a_name_node_with_an_old_state_shows(
     monkeypatch.setattr(WebHdfs, "behind", lambda files: iter([(files.url, "is an Observer")]))
     with pytest.raises(UsageError, match=r"^source\.webhdfs: .* is an Observer, so a log could be missing"):
         planned(both)
+
+
+@pytest.mark.parametrize(("side", "table"), [("source", "t"), ("target", "copy")])
+def test_a_pass_waits_while_one_server_of_a_side_logs_elsewhere(
+    both: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: ClusterSide, table: str
+) -> None:
+    monkeypatch.setattr(pair_pass, "require_log_folder", require_log_folder)
+    here, moved = Server.parse(SERVER), Server("rs", 9, 9)
+    client = SimpleNamespace(
+        address=ClusterAddress("zk:1", rootdir=f"hdfs://nn:1{tmp_path}/{side}"),
+        servers=lambda: [here, moved],
+        regions=lambda name: [SimpleNamespace(server=moved)] if name == table else [],
+        settings=lambda server: {"hbase.wal.dir": "/new"},
+    )
+    both.__dict__[side] = client
+    with pytest.raises(TransientError, match=rf"^{side}: .* has no folder of rs,9,9, which has regions of {table}; "):
+        pair_pass.look_into_log(both, side, [], 0)
 
 
 def test_more_log_than_the_tables_hold_is_not_read(both: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

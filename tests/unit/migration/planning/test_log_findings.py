@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from unit.formats.wal_builder import TRAILER, header
 from unit.migration.planning.versions import of_version
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.zookeeper import Server
 from walferry.migration.planning.log_findings import codec_findings, peer_findings, wal_folder_findings
 from walferry.run import log_folder
+from walferry.run.sides import SIDES
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
 
@@ -62,11 +65,17 @@ def test_the_newest_log_with_a_header_tells_the_codec(tmp_path: Path) -> None:
 def test_logs_elsewhere_are_refused_on_either_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_folder, "log_files_of", lambda _: Local())
     client = of_version("2.6.3", None, ClusterAddress("zk:2181", rootdir=f"hdfs://nn:8020{tmp_path}"))
-    found = list(wal_folder_findings({"source": client, "target": client}))
-    assert [(one.level, one.subject) for one in found] == [("refuse", "source"), ("refuse", "target")]
-    assert "has no folder of a live region server" in found[0].message
+    for side in SIDES:
+        (found,) = wal_folder_findings(side, client, ["t"])
+        assert (found.level, found.subject) == ("refuse", side)
+        assert "has no folder of a live region server" in found.message
     logs(tmp_path, header())
-    assert list(wal_folder_findings({"source": client, "target": client})) == []
+    assert list(wal_folder_findings("target", client, ["t"])) == []
+    both = [Server("rs", 1, 2), Server("rs", 2, 3)]
+    client.servers = lambda: both  # type: ignore[method-assign]
+    client.regions = lambda table: [SimpleNamespace(server=both[1])]  # type: ignore[list-item, method-assign]
+    (found,) = wal_folder_findings("source", client, ["t"])
+    assert "has no folder of rs,2,3, which has regions of t" in found.message
 
 
 def test_a_source_whose_log_no_peer_can_keep_is_refused_with_the_other_way() -> None:

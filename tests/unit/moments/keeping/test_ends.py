@@ -76,9 +76,11 @@ def test_what_a_place_lacks_at_which_no_server_logs_is_not_covered(
     address = ClusterAddress("none:1", rootdir=f"hdfs://none:1{run.source_root}")
     for name, value in {"servers": lambda: [Server("rs", 9, 9)], "settings": lambda _: {}, "address": address}.items():
         monkeypatch.setattr(source, name, value, raising=False)
+    write(run, LIVE, 10, header() + b"more")
     with pytest.raises(TransientError, match="has no folder of a live region server"):
         Ends(run).copy()
     assert copied_ends(run.ledger) == first
+    assert held(run, 10) == header() + b"more", "it is copied all the same"
 
 
 def test_many_pieces_become_one(run: KeepRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ class Asked(Source):
 def planned(run: KeepRun, monkeypatch: pytest.MonkeyPatch) -> KeepRun:
     """Another run of the same tables, whose plan is still to be made."""
     monkeypatch.setattr(plan, "file_system", lambda *_: Local())
-    monkeypatch.setattr(plan, "folder_obstacle", lambda *_: None)
+    monkeypatch.setattr(plan, "log_obstacle", lambda *_: None)
     source = Asked(source_of(run).root)
     source.region_ids = source_of(run).region_ids
     spec = run.spec.model_copy(update={"name": "other"})

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,6 +20,7 @@ from walferry.cutover import late_edits
 from walferry.cutover.ways_out import abort
 from walferry.errors import GapError, TransientError, UsageError
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.errors import ZooKeeperError
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, LogPosition, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
@@ -124,6 +125,44 @@ def test_the_id_of_a_source_that_hides_its_files_is_that_in_zookeeper(
     monkeypatch.setattr(Source, "cluster_id", lambda _: "another")
     with pytest.raises(by_copies.AnotherClusterError, match="its id is another"):
         by_copies.tend(run)
+    monkeypatch.setattr(Source, "cluster_id", away)
+    write(run, LIVE, 12)
+    by_copies.tend(run)
+    assert by_copies.kept(run) == {f"{GROUP}.10", f"{GROUP}.11"}, "the cleaner does not wait for ZooKeeper"
+
+
+def away(*_: object) -> NoReturn:
+    raise ZooKeeperError("ZooKeeper does not answer")
+
+
+def test_what_can_be_copied_is_copied_while_zookeeper_does_not_answer(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But nothing says that this is all."""
+    before = exposure_of(run.ledger)
+    write(run, LIVE, 10)
+    write(run, LIVE, 11)
+    monkeypatch.setattr(Source, "servers", away)
+    with pytest.raises(ZooKeeperError):
+        by_copies.tend(run)
+    assert copies(run) == {10: CLOSED}
+    assert by_copies.kept(run) == {f"{GROUP}.10"}
+    assert exposure_of(run.ledger) == before
+
+
+def test_the_logs_of_the_others_are_copied_while_one_server_logs_elsewhere(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, moved = Server("rs", 1, 2), Server("rs", 2, 3)
+    write(run, LIVE, 10)
+    write(run, LIVE, 11)
+    monkeypatch.setattr(Source, "servers", lambda _: [here, moved])
+    monkeypatch.setattr(Source, "settings", lambda *_: {"hbase.wal.dir": "/new"}, raising=False)
+    monkeypatch.setattr(Source, "regions", lambda *_: [SimpleNamespace(server=moved)], raising=False)
+    monkeypatch.setattr(Source, "address", ClusterAddress("none:1", rootdir=f"hdfs://none:1{run.source_root}"))
+    with pytest.raises(TransientError, match=f"has no folder of rs,2,3, which has regions of {TABLE}"):
+        by_copies.tend(run)
+    assert copies(run) == {10: CLOSED}
 
 
 def test_a_place_at_which_no_server_logs_is_not_taken_for_an_empty_log(

@@ -15,7 +15,8 @@ from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.apply.bulk_loader import staging_folder
 from walferry.cutover.ways_out import abort
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import TransientError
+from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, ServerGoneError, ZooKeeperError
 from walferry.ledger import Ledger
 from walferry.replay.keeping import by_peer, objects, protect
 from walferry.replay.keeping.objects import release
@@ -128,7 +129,7 @@ def test_what_cannot_be_removed_keeps_nothing_else(
     run: Run, source: Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(peer: str) -> bool:
-        raise WalferryError(f"{peer} stays")
+        raise TransientError(f"{peer} stays")
 
     deleted: list[str] = []
 
@@ -148,7 +149,7 @@ def test_what_cannot_be_removed_keeps_nothing_else(
     run.ledger.objects.made("source", "snapshot", "snap")
     with monkeypatch.context() as patch:
         patch.setattr(source, "remove_peer", fails)
-        with pytest.raises(WalferryError, match="stays"):
+        with pytest.raises(TransientError, match="stays"):
             abort(run, "enough")
     assert deleted == ["snap", "durability"]
     assert f"run {run.run_id} could not remove peer {run.peer} at the source: repeat this" in caplog.text
@@ -157,8 +158,17 @@ def test_what_cannot_be_removed_keeps_nothing_else(
     assert source.there == set()
 
 
+SILENCE = [
+    ConnectionFailedError("connection refused"),
+    RequestTimeoutError("no answer"),
+    ServerGoneError("not the active master"),
+    ZooKeeperError("no answer"),
+]
+
+
+@pytest.mark.parametrize("error", SILENCE)
 def test_a_cluster_that_does_not_answer_is_asked_once(
-    run: Run, source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: TransientError
 ) -> None:
     """A master that is gone would cost over two minutes for each object; folders and the other cluster are apart."""
     asked: list[str] = []
@@ -166,7 +176,7 @@ def test_a_cluster_that_does_not_answer_is_asked_once(
     def delete_at(cluster: str, name: str) -> bool:
         asked.append(f"{name} at {cluster}")
         if cluster == "source":
-            raise TransientError("the master does not answer")
+            raise error
         return True
 
     monkeypatch.setattr(objects, "restore", lambda *_, **__: ([], []))
@@ -185,13 +195,58 @@ def test_a_cluster_that_does_not_answer_is_asked_once(
     ):
         run.ledger.objects.plan(cluster, kind, name)  # type: ignore[arg-type]
         run.ledger.objects.made(cluster, kind, name)  # type: ignore[arg-type]
-    with pytest.raises(TransientError, match="does not answer"):
+    with pytest.raises(type(error)):
         abort(run, "enough")
     assert len(asked) == 2
     assert "three at target" in asked
     assert not (tmp_path / "copies").exists()
     left = {item.name for item in run.ledger.objects.all() if item.state == "made"}
     assert left == {"one", "two"}
+
+
+def test_a_target_that_does_not_answer_is_not_asked_for_durability(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def silent(name: str) -> bool:
+        raise RequestTimeoutError("the master does not answer")
+
+    asked: list[str] = []
+
+    def restore(*_: object, **__: object) -> tuple[list[str], list[str]]:
+        asked.append("durability")
+        return [], []
+
+    monkeypatch.setattr(objects, "restore", restore)
+    run.__dict__["target"] = SimpleNamespace(delete_snapshot=silent, close=lambda: None)
+    run.ledger.objects.plan("target", "snapshot", "one")
+    run.ledger.objects.made("target", "snapshot", "one")
+    with pytest.raises(RequestTimeoutError):
+        abort(run, "enough")
+    assert asked == []
+    assert f"could not remove snapshot one at the target, DURABILITY of the tables of run {run.run_id}" in caplog.text
+
+
+def test_readonly_is_lifted_first_also_where_something_else_cannot_be_removed_now(
+    run: Run, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def delete_snapshot(name: str) -> bool:
+        done.append(name)
+        raise TransientError(f"snapshot {name} cannot be deleted now")
+
+    monkeypatch.setattr(objects, "restore", lambda *_, **__: ([], []))
+    source.__dict__ |= {
+        "delete_snapshot": delete_snapshot,
+        "table_exists": lambda table: True,
+        "set_read_only": lambda table, read_only: done.append(f"{table} {read_only}"),
+    }
+    for kind, name in (("snapshot", "one"), ("snapshot", "two"), ("read-only table", "shop:orders")):
+        run.ledger.objects.plan("source", kind, name)  # type: ignore[arg-type]
+        run.ledger.objects.made("source", kind, name)  # type: ignore[arg-type]
+    with pytest.raises(TransientError, match="one cannot be deleted now"):
+        abort(run, "enough")
+    assert done == ["shop:orders False", "one", "two"]
 
 
 def test_the_user_in_a_folders_url_deletes_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,7 @@ def rolled(source: Rolling, files: Local) -> Iterator[Run]:
         patch("time.sleep", lambda seconds: pause(seconds / 10)),
     ):
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        run.__dict__.update(source=source, source_files=files)
+        run.__dict__.update(source=source, wal_files=files)
         source.write()
         yield run
 
@@ -295,11 +295,34 @@ class Apart(Rolling):
 def test_a_server_with_regions_whose_log_is_elsewhere_is_named_beside_others_whose_log_is_here(tmp_path: Path) -> None:
     """While servers are restarted one by one with another hbase.wal.dir."""
     with rolled(Apart(tmp_path), Local()) as run:
-        with pytest.raises(TransientError, match=rf"^source: {tmp_path}/WALs has no log of rs,2,3, which has regions "
-                           f"of {TABLE}; its hbase.wal.dir is hdfs://rs:2/new: set `waldir`"):  # fmt: skip
+        said = (
+            f"has no folder of rs,2,3, which has regions of {TABLE}; its hbase.wal.dir is hdfs://rs:2/new: set `waldir`"
+        )
+        with pytest.raises(TransientError, match=f"^source: {tmp_path}/WALs {said}"):
             cut_log(run)
         run.source.alive = [HOME]  # type: ignore[attr-defined]
         assert cut_log(run).current == {"rs%2C1%2C2": 9}, "the other one has died"
+
+
+def test_a_killed_server_that_still_counts_as_live_does_not_spoil_a_cut(tmp_path: Path) -> None:
+    """HBase renames its folder as soon as another process takes its port, long before its session ends."""
+    with rolled(Apart(tmp_path), Local()) as run:
+        folder = tmp_path / "WALs" / f"{AWAY.name}-splitting"
+        Local().write(f"{folder}/rs%2C2%2C3.5", [b"log"])
+        made = cut_log(run)
+        assert [file.name for file in made.splitting()] == ["rs%2C2%2C3.5"]
+        (folder / "rs%2C2%2C3.5").unlink()
+        cut_log(run)
+
+
+def test_a_server_that_dies_while_the_log_is_cut_is_not_missed(tmp_path: Path) -> None:
+    class Dies(Apart):
+        def roll_wal(self, server: Server, attempts: int = 1) -> None:
+            super().roll_wal(server)
+            self.alive = [HOME]
+
+    with rolled(Dies(tmp_path), Local()) as run:
+        assert cut_log(run).current == {"rs%2C1%2C2": 8}
 
 
 def test_a_server_without_regions_need_not_have_a_log(tmp_path: Path) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from unit.migration.filled_ledger import SPEC
+from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.errors import UsageError
 from walferry.ledger import Hold, Ledger, LogPosition, QuarantineItem, Round, RunLedger, RunRecord, SeenFile, WalRange
 from walferry.ledger.rows import RunKind, RunState
 from walferry.replay.log.settled import OverlappingRunError, appliers, look_at_others, require_no_overlap
 from walferry.replay.windows.window import open_window
+from walferry.run.cluster_ids import on_source
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
 from walferry.wal.files import Place, WalFile
@@ -154,6 +156,32 @@ def test_what_came_with_a_snapshot_counts_and_what_a_migration_never_came_to_doe
     assert holds(mine, FIRST, 4 * HOUR), "it is before the start fence"
     assert holds(mine, SECOND, 2 * HOUR), "it was written before the snapshot"
     assert not holds(mine, SECOND, 3 * HOUR)
+
+
+@pytest.mark.parametrize("planned", ["source", "another"])
+def test_a_run_is_on_the_cluster_that_its_plan_has_found_wherever_that_was(ledger: Ledger, planned: str) -> None:
+    """A migration at the old addresses, and at those of today one on what was there before."""
+    address = CLUSTER | {"zookeeper": "old:2181"} if planned == "source" else CLUSTER
+    spec = SPEC | {"source": address, "target": address}
+    record = ledger.open_run("before", "test", spec, "test", "migration")
+    part = ledger.of(record.run_id)
+    part.phases.start("plan")
+    ids = {"source_cluster_id": planned, "target_cluster_id": "target" if planned == "source" else planned}
+    part.phases.finish("plan", ids)
+    part.objects.plan("target", "table", TARGET)
+    part.objects.made("target", "table", TARGET)
+    mine = window(ledger, 0, 1)
+    mine.__dict__["source"] = SimpleNamespace(cluster_id=lambda: "source", close=lambda: None)
+    others = ledger.runs()
+    if planned == "source":
+        assert appliers(mine) == [record]
+        assert look_at_others(mine, [record], LISTED).gone == ()
+        assert {other.run_id for other in on_source(mine, others)} == {record.run_id, mine.run_id}
+    else:
+        assert appliers(mine) == []
+        with pytest.raises(UsageError, match="applied edits of another source"):
+            look_at_others(mine, [record], LISTED)
+        assert [other.run_id for other in on_source(mine, others)] == [mine.run_id]
 
 
 def test_edits_of_another_table_in_the_same_target_table_are_refused(ledger: Ledger) -> None:

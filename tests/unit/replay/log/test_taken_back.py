@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}/hbase"}}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        run.__dict__.update(source_files=Local())
+        run.__dict__.update(wal_files=Local())
         Path(f"{run.wal_root}/WALs").mkdir(parents=True)
         yield run
 
@@ -73,7 +73,7 @@ def sealed(run: Run, entries: Sequence[bytes]) -> None:
     path = Path(f"{run.wal_root}/oldWALs/{NAME}")
     path.parent.mkdir(parents=True)
     path.write_bytes(header() + b"".join(entries) + TRAILER)
-    (file,) = list_wals(run.source_files, run.wal_root)
+    (file,) = list_wals(run.wal_files, run.wal_root)
     run.ledger.log.see_files([as_seen(file, sealed=True)])
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from unit.migration.filled_ledger import SPEC
+from unit.migration.filled_ledger import CLUSTER, SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from unit.spark_stand_in import SPARK
 from walferry.cutover.ways_out import abort
@@ -290,6 +290,22 @@ def test_a_run_that_ends_leaves_the_table_durable_to_the_one_that_goes_on(run: R
         assert abort(drain, "enough") == {"removed": [f"target durability {TABLE}=ASYNC_WAL"], "left": []}
         assert durability(target) == "ASYNC_WAL"
         assert [item.state for item in window.ledger.objects.all()] == ["removed"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "moved:2181"])
+def test_what_a_run_that_has_ended_has_left_comes_back_with_the_next_run_also_if_the_cluster_has_moved_since(
+    run: Run, target: Target, address: str
+) -> None:
+    spec = SPEC | {"name": "window", "target": CLUSTER | {"zookeeper": address}}
+    window = Run(run.ledger.whole, run.ledger.whole.open_run("window", "test", spec, "test", "window").run_id)
+    window.__dict__.update(target=target, source=Source())
+    target.set("ASYNC_WAL")
+    with pytest.raises(TransientError), applying(window):
+        raise TransientError("it is killed")
+    window.ledger.end("failed", "test", "its target does not answer")
+    assert durability(target) == "USE_DEFAULT"
+    assert restored(run) == [f"target durability {TABLE}=ASYNC_WAL"]
+    assert durability(target) == "ASYNC_WAL"
 
 
 def test_an_abort_beside_a_writing_run_leaves_the_table_to_it(run: Run, target: Target) -> None:

@@ -49,7 +49,7 @@ def run(tmp_path: Path, now: list[int]) -> Iterator[Run]:
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
         source = SimpleNamespace(close=lambda: None, release=release_of("2.6.3"))
-        run.__dict__.update(source=source, source_files=Counting())
+        run.__dict__.update(source=source, wal_files=Counting())
         for server in SERVERS:
             path_of(run, server).parent.mkdir(parents=True)
             path_of(run, server).write_bytes(header())

@@ -74,7 +74,7 @@ def roll(run: Run, server: str, *, closed: bool = True) -> Path:
 def cut_of(run: Run, at_ms: int = NOW, lines: dict[str, str] | None = None) -> Cut:
     """A cut, before which everything is sealed that is not a server's newest log. `lines`: of regions that are not
     where they were at first."""
-    files = list_live(run.source_files, run.wal_root)
+    files = list_live(run.wal_files, run.wal_root)
     now = {TABLE: {region_of(server): f"{server} 1" for server in SERVERS} | (lines or {})}
     return Cut(at_ms, now, now, files, {file.group: file.number for file in files}, {})
 

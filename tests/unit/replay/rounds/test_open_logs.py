@@ -110,7 +110,7 @@ def test_a_region_that_moves_is_followed_without_a_round_and_without_meta(
 
 def test_a_pass_lists_the_folder_of_each_server_once_and_reads_each_open_log_once(run: Run, follow: Follow) -> None:
     """Its costs: `docs/platform.md` derives the requests per second from it."""
-    open_logs, files = follow(), run.source_files
+    open_logs, files = follow(), run.wal_files
     assert isinstance(files, Counting)
     write(run, SERVERS[0], 400)
     assert open_logs.go_on()  # the first one looks up each log
@@ -131,7 +131,7 @@ def test_an_edit_that_was_rejected_as_late_is_not_sent_of_an_open_log(
     for number in (1, 2, 3):
         write(run, SERVERS[0], 0, number)
     wal = path_of(run, SERVERS[0])
-    (batch,) = open_wal(run.source_files, run.wal_root, list_live(run.source_files, run.wal_root)[0], Until.NOW)
+    (batch,) = open_wal(run.wal_files, run.wal_root, list_live(run.wal_files, run.wal_root)[0], Until.NOW)
     late = LateEdit(wal.name, int(batch.offset[1]), TABLE, region_of(SERVERS[0]), 2, NOW, 1, b"r", NOW)
     run.ledger.late.found([late])
     run.ledger.late.decide([late], "reject", "nobody wants it", "test")

@@ -153,7 +153,7 @@ def run_of(folder: Path, applied: int) -> tuple[Run, Source]:
     ledger = Ledger.open(f"sqlite:///{folder / 'ledger.db'}", actor="test")
     run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
     source = Source(folder, run.peer)
-    run.__dict__.update(source=source, source_files=Files(source.cost))
+    run.__dict__.update(source=source, wal_files=Files(source.cost))
     run.ledger.objects.plan("source", "peer", run.peer)
     run.ledger.objects.made("source", "peer", run.peer)
     run.ledger.phases.start("replay")

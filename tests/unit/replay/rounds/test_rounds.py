@@ -68,7 +68,7 @@ def run(tmp_path: Path, source: Source) -> Iterator[Run]:
     spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        run.__dict__.update(source=source, source_files=Local())
+        run.__dict__.update(source=source, wal_files=Local())
         (tmp_path / "WALs").mkdir()
         ledger.of(run.run_id).objects.plan("source", "peer", run.peer)
         ledger.of(run.run_id).objects.made("source", "peer", run.peer)
@@ -93,7 +93,7 @@ def see(run: Run, number: int, *, length: int = 10, sealed: bool = True) -> str:
 
 
 def listed(run: Run) -> list[WalFile]:
-    return list_wals(run.source_files, run.source_root)
+    return list_wals(run.wal_files, run.source_root)
 
 
 def test_a_file_that_the_ledger_saw_is_missed_though_the_peer_has_let_go_of_it(run: Run) -> None:
@@ -136,7 +136,7 @@ def test_a_file_that_was_applied_may_go(run: Run, source: Source) -> None:
 def test_a_file_that_only_one_of_two_tables_has_is_still_missed(tmp_path: Path, run: Run) -> None:
     second = SPEC | {"name": "two", "tables": [TABLE, "shop:carts"], "source": run.record.spec["source"]}
     run = Run(run.ledger.whole, run.ledger.whole.open_run("two", "test", second, "test").run_id)
-    run.__dict__.update(source=Source(), source_files=Local())
+    run.__dict__.update(source=Source(), wal_files=Local())
     run.source.peers = lambda: {run.peer: (False, "")}  # type: ignore[method-assign]
     run.ledger.objects.plan("source", "peer", run.peer)
     run.ledger.objects.made("source", "peer", run.peer)

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from unit.migration.filled_ledger import SPEC
+from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import FileReport, Refusal, TableTally
 from walferry.apply.region_events import RegionEvent
-from walferry.errors import UsageError, WalferryError
+from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.formats.markers import Marker
+from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger
 from walferry.replay.log import files_of_window
 from walferry.replay.log.files_of_window import FIRST_LOG_MS
+from walferry.replay.windows import window as window_module
 from walferry.replay.windows.window import (
     WindowOpenError,
     _require_one_history,
@@ -30,6 +32,7 @@ from walferry.replay.windows.window import (
 from walferry.run.progress.state import state_of
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
+from walferry.storage import Local
 from walferry.wal.files import Place, WalFile
 
 HOUR = 3_600_000
@@ -123,6 +126,31 @@ def test_a_window_that_is_not_over_says_so_before_spark_starts(tmp_path: Path) -
         state = state_of(run.ledger)
     assert (state.name, "will be complete at" in state.cause) == ("failed", True)
     assert state.next_step.endswith("`walferry replay SPEC --from … --to …` again")
+
+
+def test_a_window_waits_while_one_server_of_its_tables_logs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or has just been killed: a window that has begun does not end for that."""
+    here, moved = Server("rs", 1, HOUR), Server("rs", 9, 9)
+    (tmp_path / "WALs" / here.name).mkdir(parents=True)
+    address = CLUSTER | {"rootdir": f"hdfs://nn:1{tmp_path}"}
+    edges = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T01:00:00Z"}
+    spec = ResolvedSpec.model_validate(SPEC | {"source": address, "window": edges})
+    source = SimpleNamespace(
+        address=spec.source.address(), servers=lambda: [here, moved], close=lambda: None,
+        regions=lambda table: [SimpleNamespace(server=moved)], settings=lambda server: {"hbase.wal.dir": "/new"},
+    )  # fmt: skip
+    monkeypatch.setattr(window_module, "require_targets", lambda run: None)
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, open_window(ledger, spec, "test").run_id)
+        target = SimpleNamespace(cluster_id=lambda: "target", close=lambda: None)
+        run.__dict__.update(source=source, wal_files=Local(), target=target)
+        with pytest.raises(
+            TransientError, match=r"^source: .* has no folder of rs,9,9, which has regions of shop:orders"
+        ):
+            replay_window(run, lambda: pytest.fail("Spark was started"))
+        assert run.ledger.record.state == "running"
 
 
 def test_an_edit_that_is_refused_again_after_its_release_is_a_new_item_that_can_be_released_otherwise(
