@@ -37,7 +37,7 @@ class ClusterAddress:
     session_seconds: float = 30.0
     """timeout of the ZooKeeper sessions: this long after a process was killed, its session's znodes are removed"""
     security: Security = OPEN
-    """who the client is to services that ask for a login, which then get no `user`; which are reached by TLS, and how"""
+    """who the client is to services that ask for a login, which then get no `user`; and how TLS reaches some"""
 
     def shared_by(self, processes: int) -> ClusterAddress:
         """The address for each of several processes that share the rates."""

@@ -27,8 +27,8 @@ from walferry.background import OneByOne, begun
 from walferry.errors import TransientError, WalferryError
 from walferry.request_meter import Meter, Service
 from walferry.security import OPEN, Security
-from walferry.storage.name_nodes import REST_SECONDS, Nameservice, forget, hadoop_folder, want
-from walferry.storage.tokens import ANSWER_SECONDS, LIBRARY
+from walferry.storage.name_nodes import Nameservice, forget, hadoop_folder, want
+from walferry.storage.tokens import ANSWER_SECONDS, LIBRARY, REST_SECONDS
 from walferry.storage.webhdfs import WebHdfs
 
 CHUNK_BYTES = 1 << 19

@@ -18,10 +18,8 @@ from xml.etree import ElementTree
 
 from walferry.errors import TransientError, WalferryError
 from walferry.security import OPEN, Security
-from walferry.storage.tokens import page_of
+from walferry.storage.tokens import REST_SECONDS, page_of
 
-REST_SECONDS = 300.0
-"""how long what failed is not tried again: access to data nodes, and the name nodes' pages"""
 DEFAULT_PORT = 8020
 """of a name node that a URL names without one (HdfsClientConfigKeys.DFS_NAMENODE_RPC_PORT_DEFAULT)"""
 

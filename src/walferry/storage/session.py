@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -10,7 +12,7 @@ import requests
 
 from walferry.request_meter import Meter, Service
 from walferry.storage.https import verified_by
-from walferry.storage.tokens import Tokens
+from walferry.storage.tokens import REST_SECONDS, Tokens
 
 _OF_DATA = {"OPEN", "GETFILECHECKSUM"}
 """what a name node leaves to its data nodes, and HttpFS does itself, which takes as long as it takes"""
@@ -34,7 +36,7 @@ class Session(requests.Session):
         super().__init__()
         self._answer_s = answer_s
         self._answers_itself = answers_itself
-        self._kinds: dict[str, bool] = {}
+        self._kinds: dict[str, tuple[bool, float]] = {}
         self._name_nodes = {urlsplit(url).netloc for url in name_nodes}
         self._meter = meter
         self._tokens = tokens
@@ -78,8 +80,11 @@ class Session(requests.Session):
         return super().request(method, urljoin(answer.url, answer.headers["location"]), **options)
 
     def _is_gateway(self, url: str) -> bool:
-        """Whether a request for data goes to a server that does not redirect it. A server is asked until it tells."""
+        """Whether a request for data goes to a server that does not redirect it."""
         address = url.partition("/webhdfs/v1")[0]
-        if address not in self._kinds and (kind := self._answers_itself(address)) is not None:
-            self._kinds[address] = kind
-        return self._kinds.get(address, False)
+        kind, until = self._kinds.get(address, (False, 0.0))
+        if time.monotonic() >= until:
+            told = self._answers_itself(address)
+            kind, until = bool(told), math.inf if told is not None else time.monotonic() + REST_SECONDS
+            self._kinds[address] = kind, until
+        return kind

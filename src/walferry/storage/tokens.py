@@ -37,6 +37,8 @@ DEFAULT_LIFE_SECONDS = 24 * 3600.0
 SPNEGO = "1.3.6.1.5.5.2"
 ANSWER_SECONDS = 10.0
 """how long one of several name nodes is waited for: while it does not answer, another one may be active"""
+REST_SECONDS = 300.0
+"""how long what failed is not tried again: access to data nodes, and the name nodes' pages"""
 
 _CHECK_PRINCIPAL = "is that its HTTP principal (dfs.web.authentication.kerberos.principal), and in the right realm?"
 _log = logging.getLogger(__name__)

@@ -7,12 +7,13 @@ import io
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from weakref import ref
 
 import hdfs_native
 import pytest
 
 from walferry.errors import TransientError
-from walferry.storage import WebHdfs, direct, name_nodes
+from walferry.storage import WebHdfs, direct, name_nodes, tokens
 from walferry.storage.direct import CHUNK_BYTES, DirectHdfs
 
 LARGE = [bytes(CHUNK_BYTES), b"end"]
@@ -140,7 +141,7 @@ def test_where_direct_access_has_failed_no_new_client_of_this_process_tries_it_f
     files("ann").write("/c", LARGE)  # who may fail for another reason
     files("kim", "http://127.0.0.1:2").write("/d", LARGE)
     assert tried == ["kim", "ann", "kim"]
-    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + name_nodes.REST_SECONDS)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + tokens.REST_SECONDS)
     files("kim").write("/e", LARGE)
     assert len(tried) == 4
     assert set(created) == {"/a", "/b", "/c", "/d", "/e"}
@@ -162,7 +163,7 @@ def test_name_nodes_that_may_have_moved_are_looked_for_anew_and_asked_by_a_new_c
     monkeypatch.setattr(WebHdfs, "_open", lambda *_: iter([b"by WebHDFS"]))
     assert list(files.read("/a")) == [b"by WebHDFS"]
     assert name_nodes._known == {}
-    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + name_nodes.REST_SECONDS)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + tokens.REST_SECONDS)
     assert list(files.read("/a")) == [b"by WebHDFS"]
     assert len(made) == 2
 
@@ -170,18 +171,15 @@ def test_name_nodes_that_may_have_moved_are_looked_for_anew_and_asked_by_a_new_c
 class Writing(io.RawIOBase):
     """A file whose data node does not answer."""
 
-    def __init__(self, answers: threading.Event) -> None:
-        self.answers = answers
+    def __init__(self, answers: threading.Event, closed: list[bool]) -> None:
+        self.answers, self.closings = answers, closed
 
     def write(self, _: object) -> int:
         self.answers.wait(20)
         raise OSError("nobody waits any more")
 
     def close(self) -> None:
-        closed.append(True)
-
-
-closed: list[bool] = []
+        self.closings.append(True)
 
 
 class Half:
@@ -191,6 +189,7 @@ class Half:
 
     def __init__(self, answers: threading.Event) -> None:
         self.answers = answers
+        self.closings: list[bool] = []
 
     def get_file_info(self, path: str) -> None:
         assert path == "/"
@@ -198,7 +197,9 @@ class Half:
             self.answers.wait(20)
 
     def create(self, path: str, options: object) -> Writing:
-        return Writing(self.answers)
+        writer = Writing(self.answers, self.closings)
+        self.writer = ref(writer)
+        return writer
 
     def read(self, path: str) -> None:
         self.answers.wait(20)
@@ -246,12 +247,17 @@ def test_a_file_that_could_not_be_written_is_closed_only_once(
     half: tuple[DirectHdfs, list[Half]], created: Created
 ) -> None:
     """Its finalizer would close it once more, and wait for a name node."""
-    closed.clear()
+    files, names = half
     with pytest.raises(TransientError, match="no answer in time"):
-        half[0].write("/a", LARGE)
-    gc.collect()
-    half[1][0].answers.set()
-    assert sum(closed) <= 1
+        files.write("/a", LARGE)
+    (made,) = names
+    made.answers.set()
+    deadline = time.monotonic() + 20
+    while made.writer() is not None:
+        assert time.monotonic() < deadline
+        gc.collect()
+        time.sleep(0.01)
+    assert made.closings == [True]
 
 
 def test_name_nodes_that_open_no_file_are_each_asked_and_then_left(

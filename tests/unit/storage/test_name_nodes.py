@@ -15,7 +15,7 @@ import pytest
 
 from walferry.background import begun
 from walferry.errors import WalferryError
-from walferry.storage import name_nodes, open_hdfs
+from walferry.storage import name_nodes, open_hdfs, tokens
 from walferry.storage.name_nodes import Nameservice
 
 CONFIGURATION = {
@@ -134,7 +134,7 @@ def test_who_shows_nothing_is_not_asked_again_for_each_job(
     for _ in range(3):
         assert name_nodes.known() == {}
     assert asked == [url]
-    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + name_nodes.REST_SECONDS)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + tokens.REST_SECONDS)
     assert name_nodes.known() == {}
     assert asked == [url, url]
 

@@ -188,6 +188,20 @@ def test_httpfs_deletes_first_since_it_renames_to_no_name_that_is_there(serve: C
     assert [path for operation, path, _ in hdfs.asked if operation == "DELETE"] == ["/a"]
 
 
+def test_what_httpfs_renames_late_right_after_the_deletion_is_the_whole_file(serve: Callable[[Hdfs], str]) -> None:
+    class Late(Hdfs):
+        def answer(self, operation: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, object]:
+            answer = super().answer(operation, path, query, body)
+            if operation == "DELETE":
+                source = next(path for operation, path, _ in self.asked if operation == "RENAME")
+                self.files[path] = self.files.pop(source)
+            return answer
+
+    hdfs = Late(knows_option=False, files={"/a": b"half"})
+    put(WebHdfs(serve(hdfs), "kim"), "/a", b"whole")
+    assert hdfs.files == {"/a": b"whole"}
+
+
 def test_a_file_that_could_not_be_written_is_removed_and_the_other_one_stays(serve: Callable[[Hdfs], str]) -> None:
     hdfs = Hdfs(lost="CREATE", files={"/a": b"half"})
     with pytest.raises(TransientError):

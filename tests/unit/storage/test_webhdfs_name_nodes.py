@@ -120,6 +120,20 @@ def test_a_gateway_that_sends_contents_and_checksums_itself_has_the_whole_time_f
         assert len(told) == 1
 
 
+def test_a_server_that_does_not_tell_what_it_is_is_not_asked_before_each_file() -> None:
+    asked: list[str] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> tuple[int, bytes, dict[str, str]]:
+        asked.append(urlsplit(handler.path).path)
+        return (403, b"", {}) if handler.path.startswith("/jmx") else (200, b"content", {})
+
+    with server(answer) as url:
+        files = WebHdfs(f"{url};http://127.0.0.1:1", "kim")
+        for _ in range(3):
+            assert b"".join(files.read("/a")) == b"content"
+    assert asked.count("/jmx") == 1
+
+
 def test_a_page_that_is_no_object_tells_nothing() -> None:
     """Hole: a traceback, TypeError."""
     with server(lambda _: (200, b"[]", {})) as url:

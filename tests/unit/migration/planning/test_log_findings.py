@@ -73,7 +73,7 @@ def test_logs_elsewhere_are_refused_on_either_side(tmp_path: Path, monkeypatch: 
     assert list(wal_folder_findings("target", client, ["t"])) == []
     both = [Server("rs", 1, 2), Server("rs", 2, 3)]
     client.servers = lambda: both  # type: ignore[method-assign]
-    client.regions = lambda table: [SimpleNamespace(server=both[1])]  # type: ignore[list-item, method-assign]
+    client.regions = lambda table: [SimpleNamespace(server=both[1])]  # type: ignore[method-assign, list-item]
     (found,) = wal_folder_findings("source", client, ["t"])
     assert "has no folder of rs,2,3, which has regions of t" in found.message
 

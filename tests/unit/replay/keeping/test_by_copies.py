@@ -38,8 +38,7 @@ from walferry.wal.files import Place, WalFile, list_wals
 from written import write_anew
 
 TABLE = "shop:orders"
-GROUP = "rs%2C1%2C2"
-LIVE = "WALs/rs,1,2"
+GROUP, LIVE = "rs%2C1%2C2", "WALs/rs,1,2"
 CLOSED = header() + TRAILER
 ME = ClusterAddress("none:1", user="me")
 
@@ -150,34 +149,25 @@ def test_what_can_be_copied_is_copied_while_zookeeper_does_not_answer(
     assert exposure_of(run.ledger) == before
 
 
-def test_the_logs_of_the_others_are_copied_while_one_server_logs_elsewhere(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("here", [True, False])
+def test_a_place_at_which_servers_do_not_log_is_not_taken_for_the_whole_log(
+    run: Run, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
-    here, moved = Server("rs", 1, 2), Server("rs", 2, 3)
-    write(run, LIVE, 10)
-    write(run, LIVE, 11)
-    monkeypatch.setattr(Source, "servers", lambda _: [here, moved])
+    """HBase logs elsewhere since hbase.wal.dir was set, or one server does; what there is is copied."""
+    before, one, moved = exposure_of(run.ledger), Server("rs", 1, 2), Server("rs", 2, 3)
+    monkeypatch.setattr(Source, "servers", lambda _: [one, moved] if here else [moved])
     monkeypatch.setattr(Source, "settings", lambda *_: {"hbase.wal.dir": "/new"}, raising=False)
     monkeypatch.setattr(Source, "regions", lambda *_: [SimpleNamespace(server=moved)], raising=False)
     monkeypatch.setattr(Source, "address", ClusterAddress("none:1", rootdir=f"hdfs://none:1{run.source_root}"))
-    with pytest.raises(TransientError, match=f"has no folder of rs,2,3, which has regions of {TABLE}"):
+    write(run, LIVE if here else "oldWALs", 10)
+    if here:
+        write(run, LIVE, 11)
+    said = f"rs,2,3, which has regions of {TABLE}" if here else "a live region server"
+    with pytest.raises(TransientError, match=f"has no folder of {said}; its hbase.wal.dir is /new"):
         by_copies.tend(run)
     assert copies(run) == {10: CLOSED}
-
-
-def test_a_place_at_which_no_server_logs_is_not_taken_for_an_empty_log(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """HBase logs elsewhere since hbase.wal.dir was set: nothing says that all is kept."""
-    before = exposure_of(run.ledger)
-    monkeypatch.setattr(Source, "servers", lambda _: [Server("rs", 1, 2)])
-    monkeypatch.setattr(Source, "settings", lambda *_: {"hbase.wal.dir": "/new"}, raising=False)
-    monkeypatch.setattr(Source, "regions", lambda *_: [], raising=False)
-    monkeypatch.setattr(Source, "address", ClusterAddress("none:1", rootdir=f"hdfs://none:1{run.source_root}"))
-    with pytest.raises(TransientError, match="has no folder of a live region server; its "):
-        by_copies.tend(run)
     assert exposure_of(run.ledger) == before
-    write(run, LIVE, 10)
+    Path(f"{run.wal_root}/WALs/{moved.name}").mkdir()
     by_copies.tend(run)
     assert exposure_of(run.ledger) != before
 
