@@ -46,9 +46,9 @@ class Part:
 
 PARTS = (
     Part("unit", ("make", "test-unit", "COVERAGE=1", ARGS), minutes=5),
-    Part("clusters", ("make", "test-clusters", ARGS), minutes=42),
+    Part("clusters", ("make", "test-clusters", ARGS), minutes=47),
     Part("memory", ("make", "test-memory"), minutes=3, always=False),
-    Part("versions", ("make", "test-versions", ARGS), minutes=20, always=False),
+    Part("versions", ("make", "test-versions", ARGS), minutes=23, always=False),
     Part("chaos", ("make", "chaos", "SEED=1"), named=False, minutes=4, always=False),
     Part("chaos of a stream", ("make", "chaos", "MODE=stream", "SEED=4"), named=False, minutes=2, always=False),
     Part("secured matrix", ("make", "test-security", "PYTEST_ARGS=-m matrix"), minutes=8, always=False),
