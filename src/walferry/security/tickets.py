@@ -23,15 +23,16 @@ _NO_KDC = -1765328228
 _UNAVAILABLE = (_NO_KDC, *_NO_SUCH_REALM, -1765328355, -1765328324)
 """may pass: also a realm whose KDCs DNS does not tell now, and a KDC that says that it cannot serve"""
 _SKEW = (-1765328347, -1765328351, -1765328236)
-_EXPIRED = (-1765328352, -1765328365)
+_EXPIRED = -1765328352
 _NO_CACHE = (-1765328189, -1765328243)
 _WRONG_KEY = (-1765328353, -1765328360)
 _NOT_IN_KEYTAB = -1765328203
 _NO_COMMON_ENCRYPTION = (-1765328370, -1765328234, -1765328196)
-_REVOKED = (-1765328366, -1765328361, -1765328367)
+_REVOKED = (-1765328366, -1765328361, -1765328383)
+_SERVICE_REVOKED = (-1765328382, -1765328365, -1765328357)
 _NO_FILE = 2
 _NOT_READABLE = 13
-_NOT_A_KEYTAB = -1765328171
+_NOT_A_KEYTAB = (-1765328171, -1765328149)
 _used: set[Kerberos] = set()
 
 
@@ -66,9 +67,9 @@ def credentials(kerberos: Kerberos, server: str, service_principal: str) -> Any:
         found = gss.Credentials(usage="initiate", name=name, store=store)
         if found.lifetime:
             return found
-        code, reason = _EXPIRED[0], "the ticket has expired"
+        code, reason = _EXPIRED, "the ticket has expired"
     except gss.exceptions.ExpiredCredentialsError as error:
-        code, reason = _EXPIRED[0], _text(error)
+        code, reason = _EXPIRED, _text(error)
     except gss.exceptions.GSSError as error:
         code, reason = (kerberos.keytab and keytab_refusal(kerberos)) or (_code(error), _text(error))
     raise _explained(code, reason, kerberos, server, service_principal)
@@ -153,6 +154,7 @@ def advice(code: int, kerberos: Kerberos, service_principal: str = "") -> str:
         (_WRONG_KEY, f"the KDC has another key than the {source}: export the keytab again"),
         (_NOT_IN_KEYTAB, f"the {source} has no key of this principal: klist -k shows what it has"),
         (_NO_COMMON_ENCRYPTION, f"the KDC and the {source} share no encryption type: export the keytab again"),
+        (_SERVICE_REVOKED, f"{service_principal} is locked or has expired at the KDC"),
         (_REVOKED, "the principal or its password is locked or has expired at the KDC"),
         (_NO_FILE, f"the {source} must be on this machine"),
         (_NOT_READABLE, f"let the user of this process read the {source}"),
