@@ -105,12 +105,12 @@ def _examine(spec: ResolvedSpec, keep_hours: float) -> Plan:
     with HBaseClient(spec.source_address()) as source, HBaseClient(spec.target.address()) as target:
         who = list(identities({"source": source, "target": target}))
         files = file_system(spec.source, spec.source_address())
-        _require_roots(spec, files, file_system(spec.target))
         source_id, target_id = source.cluster_id(), target.cluster_id()
-        findings = _first_findings(spec, source, target)
         if source_id == target_id:
             message = f"source and target are the same cluster ({source_id}); name two"
-            findings.append(Finding("refuse", "clusters", message))
+            _refuse([Finding("refuse", "clusters", message)])
+        _require_roots(spec, files, file_system(spec.target))
+        findings = _first_findings(spec, source, target)
         of_log, root = log_files_of(source.address), source.address.wal_path
         wals = list_wals(of_log, root)
         findings += [*_version(source, "source"), *_version(target, "target")]
