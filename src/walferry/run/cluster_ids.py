@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from walferry.hbase.zookeeper import cluster_id_in
 from walferry.ledger import RunLedger, RunRecord
@@ -29,12 +28,10 @@ def id_in_root(files: FileSystem, root: str) -> str:
 
 
 def same_root(one: Cluster, other: Cluster) -> bool:
-    """Whether two clusters have the same root folder, as far as their addresses tell. Nameservices of two HDFS may have
-    the same name."""
-    if one.address().root_path != other.address().root_path:
-        return False
-    of_node = one.rootdir == other.rootdir and ":" in urlsplit(one.rootdir).netloc
-    return of_node or not set(one.webhdfs.split(";")).isdisjoint(other.webhdfs.split(";"))
+    """Whether two clusters have the same root folder, as far as the addresses of WebHDFS tell. (Two HDFS may have the
+    same name in `rootdir`.)"""
+    same_path = one.address().root_path == other.address().root_path
+    return same_path and not set(one.webhdfs.split(";")).isdisjoint(other.webhdfs.split(";"))
 
 
 def on_source(run: LogRun, others: Iterable[RunRecord]) -> list[RunRecord]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from walferry.errors import TransientError
+from walferry.errors import TransientError, UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import TableNotFoundError
@@ -45,11 +45,29 @@ def log_obstacle(cluster: HBaseClient, tables: Iterable[str], files: FileSystem 
 
 
 def require_log_folder(
-    cluster: HBaseClient, side: ClusterSide, tables: Iterable[str], files: FileSystem | None = None
+    cluster: HBaseClient,
+    side: ClusterSide,
+    tables: Iterable[str],
+    files: FileSystem | None = None,
+    *,
+    planned: bool = True,
 ) -> None:
-    """Raise TransientError, since servers may be restarting, if there is a `log_obstacle`."""
+    """Raise TransientError, since servers may be restarting, if there is a `log_obstacle`. If no plan has found the
+    address to be right: UsageError if it is wrong by what a server says."""
+    files = log_files_of(cluster.address) if files is None else files
     if (obstacle := log_obstacle(cluster, tables, files)) is not None:
-        raise TransientError(f"{side}: {obstacle}", side=side)
+        kind = TransientError if planned or not _says_another_place(cluster, files) else UsageError
+        raise kind(f"{side}: {obstacle}", side=side)
+
+
+def _says_another_place(cluster: HBaseClient, files: FileSystem) -> bool:
+    """Whether no live server has a folder, and the settings of one name another path than the address."""
+    servers = cluster.servers()
+    if not servers or len(_without_folder(cluster, files, servers)) < len(servers):
+        return False
+    page = cluster.settings(servers[0]) or {}
+    named = page.get(WAL_DIR) or page.get(ROOT_DIR)
+    return named is not None and (urlsplit(named).path.rstrip("/") or "/") != cluster.address.wal_path
 
 
 def _without_folder(cluster: HBaseClient, files: FileSystem, servers: Sequence[Server]) -> list[Server]:

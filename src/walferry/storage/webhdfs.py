@@ -231,6 +231,8 @@ class WebHdfs:
 
         if self._repeated("replace", source, rename):
             return
+        if self.status(source) is None:  # then nothing would take the place of what is there
+            raise FileNotFoundError(f"{source} is no longer on {self.url}")
         # HttpFS renames to no name that there is already. This deletion is the only one of a finished file's name, and
         # if HttpFS carries it out late, it removes the new file: docs/runbook.md says so.
         self.delete(destination)

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from unit.migration.planning.versions import of_version
-from walferry.errors import TransientError
+from walferry.errors import TransientError, UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import TableNotFoundError
@@ -68,9 +68,21 @@ def test_a_folder_without_logs_of_a_live_server_is_the_wrong_one(
     assert found == f"{live} has no folder of a live region server; {advice}"
     with pytest.raises(TransientError, match=f"target: {live} has no folder"):
         require_log_folder(client, "target", [])
+    with pytest.raises(TransientError if page is None else UsageError, match=f"target: {live} has no folder"):
+        require_log_folder(client, "target", [], planned=False)
     (live / "rs,1,2").mkdir()
     assert log_obstacle(client, []) is None
     require_log_folder(client, "target", [])
+
+
+def test_servers_that_name_the_place_of_the_address_may_be_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_folder, "log_files_of", lambda _: Local())
+    folder = f"hdfs://nn:8020{tmp_path}"
+    client = of_version("1.7.2", {"hbase.rootdir": folder}, ClusterAddress("zk:2181", rootdir=folder))
+    with pytest.raises(TransientError, match="has no folder of a live region server"):
+        require_log_folder(client, "source", [], planned=False)
 
 
 def test_one_server_that_has_regions_and_no_folder_logs_elsewhere(tmp_path: Path) -> None:

@@ -249,8 +249,8 @@ def test_the_sources_root_folder_is_no_address_of_a_target_whose_id_may_not_be_r
         ("http://nn:1", "/hbase/", True),
         ("http://nn:1", "hdfs://nn:8020/other", False),
         ("http://b:1;http://nn:1", "hdfs://ns/hbase", True),
-        ("http://other:1", "hdfs://nn:8020/hbase", True),
-        ("http://other:1", "hdfs://ns/hbase", False),  # a nameservice of another HDFS may have the same name
+        ("http://other:1", "hdfs://nn:8020/hbase", False),  # another HDFS may have the same name
+        ("http://other:1", "hdfs://ns/hbase", False),
     ],
 )
 def test_two_clusters_have_the_same_root_folder_by_the_path_and_the_name_node(

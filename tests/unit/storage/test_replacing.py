@@ -146,6 +146,23 @@ def test_nobody_is_asked_to_overwrite_and_no_finished_file_is_deleted(serve: Cal
     assert "DELETE" not in {operation for operation, _, _ in hdfs.asked}
 
 
+class Vanishing(Hdfs):
+    """A master empties the folder before the rename."""
+
+    def answer(self, operation: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, object]:
+        if operation == "RENAME":
+            self.files.pop(path, None)
+        return super().answer(operation, path, query, body)
+
+
+@pytest.mark.parametrize("knows_option", [True, False])
+def test_what_nothing_replaces_stays(serve: Callable[[Hdfs], str], knows_option: bool) -> None:
+    hdfs = Vanishing(knows_option, files={"/a": b"whole", "/tmp/begun": b"new"})
+    with pytest.raises(FileNotFoundError):
+        WebHdfs(serve(hdfs), "kim").replace("/tmp/begun", "/a")
+    assert hdfs.files == {"/a": b"whole"}
+
+
 @pytest.mark.parametrize("knows_option", [True, False])
 def test_a_rename_that_comes_late_does_no_harm(serve: Callable[[Hdfs], str], knows_option: bool) -> None:
     """Hole: the deletion of the file before, which came late, removed the finished one."""

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -135,12 +136,13 @@ def _copy_manifest(run: Run, table: str, name: str) -> None:
     # Another manifest that is there, of a broken attempt, is not deleted: the deletion might come late.
     there = files.status(final) is not None
     folder = final if there else f"{snapshots}/.tmp/{name}"
-    files.mkdirs(folder)
-    give(folder)
-    with ThreadPoolExecutor(len(contents)) as threads:  # to close a small file is mostly to wait for the NameNode
-        list(threads.map(write, contents))
-    if not there:
-        files.rename(folder, final)
+    with suppress(FileNotFoundError, FileExistsError):  # a rename of a process that was killed came late
+        files.mkdirs(folder)
+        give(folder)
+        with ThreadPoolExecutor(len(contents)) as threads:  # to close a small file is mostly to wait for the NameNode
+            list(threads.map(write, contents))
+        if not there:
+            files.rename(folder, final)
     if any(_read(files, f"{final}/{file}") != content for file, content in contents.items()):
         # A master that starts empties the folder of unfinished snapshots.
         raise TransientError(f"the snapshot {name} did not arrive whole at {final}", snapshot=name, path=final)

@@ -178,7 +178,7 @@ def look_into_log(run: Run, side: ClusterSide, positions: Sequence[PassPosition]
     than reading the tables. Raises TransientError if its servers' logs are elsewhere, UsageError if one of its name
     nodes answers with an old state."""
     client, files, root = _side(run, side)
-    require_log_folder(client, side, [getattr(pair, side) for pair in run.tables], files)
+    require_log_folder(client, side, [getattr(pair, side) for pair in run.tables], files, planned=False)
     require_no_old_states(getattr(run.spec, side).address(), side)
     at_ms = now_ms()
     places = {one.position: PlaceInLog.from_json(one.at_ms, getattr(one, side)) for one in positions}

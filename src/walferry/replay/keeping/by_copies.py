@@ -23,8 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 from walferry.clock import now_ms
-from walferry.errors import UsageError, WalferryError
-from walferry.hbase.errors import ZooKeeperError
+from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.ledger import StagedFile
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import Retention, retention_now
@@ -138,7 +137,7 @@ def require_same_source(run: LogRun) -> None:
     except PermissionDeniedError:
         try:
             now = run.source.cluster_id()
-        except ZooKeeperError:
+        except TransientError:  # also while no KDC answers
             return
     if planned not in (None, now):
         raise AnotherClusterError(

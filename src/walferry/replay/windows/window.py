@@ -112,11 +112,11 @@ def complete_at_ms(window: TimeWindow, times: LogTimes) -> int:
 def plan_window(run: Run) -> WindowPlan:
     """Look up what a replay of the run's window needs. Changes nothing, and lists missing files instead of raising.
 
-    Raises TransientError if the source's logs are elsewhere, UsageError if one of its name nodes answers with an old
-    state.
+    Raises TransientError if the source's logs are elsewhere, UsageError if its servers name another place, or if one of
+    its name nodes answers with an old state.
     """
     window = window_of(run)
-    require_log_folder(run.source, "source", run.source_tables, run.wal_files)
+    require_log_folder(run.source, "source", run.source_tables, run.wal_files, planned=False)
     require_no_old_states(run.source.address, "source")
     files = list_wals(run.wal_files, run.wal_root)
     skew_ms = run.log_times.clock_skew_ms

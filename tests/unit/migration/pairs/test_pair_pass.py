@@ -104,7 +104,7 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         (tmp_path / side / "WALs" / SERVER).mkdir(parents=True)
         write(tmp_path, side, header())
     monkeypatch.setattr(pair_log, "shared_log_files", lambda _: Local())
-    monkeypatch.setattr(pair_pass, "require_log_folder", lambda *_: None)
+    monkeypatch.setattr(pair_pass, "require_log_folder", lambda *_, planned: None)
     monkeypatch.setattr(pair_pass, "retention_of", lambda _: Retention())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, open_pair(ledger, ResolvedSpec.model_validate(spec), "test", 7).run_id)

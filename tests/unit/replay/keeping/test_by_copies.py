@@ -20,7 +20,6 @@ from walferry.cutover import late_edits
 from walferry.cutover.ways_out import abort
 from walferry.errors import GapError, TransientError, UsageError
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.errors import ZooKeeperError
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, LogPosition, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
@@ -31,7 +30,7 @@ from walferry.replay.rounds.completeness import check_complete
 from walferry.run.progress.exposure import exposure_of
 from walferry.run.progress.status import status
 from walferry.run.run import Run
-from walferry.security import OPEN
+from walferry.security import OPEN, KerberosUnavailableError
 from walferry.storage import Local, PermissionDeniedError
 from walferry.wal.copies import with_copies
 from walferry.wal.files import Place, WalFile, list_wals
@@ -131,7 +130,7 @@ def test_the_id_of_a_source_that_hides_its_files_is_that_in_zookeeper(
 
 
 def away(*_: object) -> NoReturn:
-    raise ZooKeeperError("ZooKeeper does not answer")
+    raise KerberosUnavailableError("ZooKeeper wants a login, and no KDC answers")
 
 
 def test_what_can_be_copied_is_copied_while_zookeeper_does_not_answer(
@@ -142,7 +141,7 @@ def test_what_can_be_copied_is_copied_while_zookeeper_does_not_answer(
     write(run, LIVE, 10)
     write(run, LIVE, 11)
     monkeypatch.setattr(Source, "servers", away)
-    with pytest.raises(ZooKeeperError):
+    with pytest.raises(KerberosUnavailableError):
         by_copies.tend(run)
     assert copies(run) == {10: CLOSED}
     assert by_copies.kept(run) == {f"{GROUP}.10"}
