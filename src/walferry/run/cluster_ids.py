@@ -41,8 +41,7 @@ def on_source(run: LogRun, others: Iterable[RunRecord]) -> list[RunRecord]:
     found = []
     for other in others:
         if (planned := _planned(run, other, "source")) is None:
-            there, here = source_of(other), run.log_spec.source
-            same = there is not None and (there.zookeeper, there.znode) == (here.zookeeper, here.znode)
+            same = _at_one_address(source_of(other), run.log_spec.source)
         else:
             now = now or run.source.cluster_id()
             same = planned == now
@@ -54,7 +53,10 @@ def on_target(run: Run, other: RunRecord) -> bool:
     """Whether another run writes to this run's target, as `on_source`."""
     if (planned := _planned(run, other, "target")) is not None:
         return planned == run.target.cluster_id()
-    there, here = target_of(other), run.spec.target
+    return _at_one_address(target_of(other), run.spec.target)
+
+
+def _at_one_address(there: Cluster | None, here: Cluster) -> bool:
     return there is not None and (there.zookeeper, there.znode) == (here.zookeeper, here.znode)
 
 

@@ -6,6 +6,7 @@ If not, the log there looks like one without edits: the folder may be from befor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from walferry.errors import TransientError, UsageError
@@ -30,18 +31,8 @@ def log_obstacle(cluster: HBaseClient, tables: Iterable[str], files: FileSystem 
     (HBASE-17437). Servers are restarted one by one when that is set. A server without regions may have no folder: HBase
     before 2.2 makes it with the server's first log. `files`: the file system of the log, if it is open already.
     """
-    files = log_files_of(cluster.address) if files is None else files
-    # A process that was killed counts as live until its session ends, also beside the one that has taken its port.
-    by_age = sorted(cluster.servers(), key=lambda server: server.start_code)
-    servers = list({server.address: server for server in by_age}.values())
-    lacking = _without_folder(cluster, files, servers)
-    if servers and len(lacking) == len(servers):
-        return _not_here(cluster, "folder of a live region server", servers[0])
-    serving = {server: table for table in tables for server in _serving(cluster, table)} if lacking else {}
-    # Again, since a server that has just started may have got its folder before its regions.
-    for server in _without_folder(cluster, files, [server for server in lacking if server in serving]):
-        return _not_here(cluster, f"folder of {server.name}, which has regions of {serving[server]}", server)
-    return None
+    found = _obstacle(cluster, tables, files)
+    return None if found is None else found.text
 
 
 def require_log_folder(
@@ -54,20 +45,40 @@ def require_log_folder(
 ) -> None:
     """Raise TransientError, since servers may be restarting, if there is a `log_obstacle`. If no plan has found the
     address to be right: UsageError if it is wrong by what a server says."""
+    if (found := _obstacle(cluster, tables, files)) is not None:
+        kind = UsageError if found.wrong_place and not planned else TransientError
+        raise kind(f"{side}: {found.text}", side=side)
+
+
+@dataclass(frozen=True)
+class _Obstacle:
+    """`wrong_place`: no live server has a folder, and the settings of one name another path than the address."""
+
+    text: str
+    wrong_place: bool = False
+
+
+def _obstacle(cluster: HBaseClient, tables: Iterable[str], files: FileSystem | None) -> _Obstacle | None:
     files = log_files_of(cluster.address) if files is None else files
-    if (obstacle := log_obstacle(cluster, tables, files)) is not None:
-        kind = TransientError if planned or not _says_another_place(cluster, files) else UsageError
-        raise kind(f"{side}: {obstacle}", side=side)
+    # A process that was killed counts as live until its session ends, also beside the one that has taken its port.
+    by_age = sorted(cluster.servers(), key=lambda server: server.start_code)
+    servers = list({server.address: server for server in by_age}.values())
+    lacking = _without_folder(cluster, files, servers)
+    if servers and len(lacking) == len(servers):
+        page = cluster.settings(servers[0])
+        wrong = page is not None and _names_another_path(page, cluster.address.wal_path)
+        return _Obstacle(_not_here(cluster.address, "folder of a live region server", page), wrong)
+    serving = {server: table for table in tables for server in _serving(cluster, table)} if lacking else {}
+    # Again, since a server that has just started may have got its folder before its regions.
+    for server in _without_folder(cluster, files, [server for server in lacking if server in serving]):
+        what = f"folder of {server.name}, which has regions of {serving[server]}"
+        return _Obstacle(_not_here(cluster.address, what, cluster.settings(server)))
+    return None
 
 
-def _says_another_place(cluster: HBaseClient, files: FileSystem) -> bool:
-    """Whether no live server has a folder, and the settings of one name another path than the address."""
-    servers = cluster.servers()
-    if not servers or len(_without_folder(cluster, files, servers)) < len(servers):
-        return False
-    page = cluster.settings(servers[0]) or {}
+def _names_another_path(page: Mapping[str, str], path: str) -> bool:
     named = page.get(WAL_DIR) or page.get(ROOT_DIR)
-    return named is not None and (urlsplit(named).path.rstrip("/") or "/") != cluster.address.wal_path
+    return named is not None and (urlsplit(named).path.rstrip("/") or "/") != path
 
 
 def _without_folder(cluster: HBaseClient, files: FileSystem, servers: Sequence[Server]) -> list[Server]:
@@ -86,11 +97,10 @@ def _serving(cluster: HBaseClient, table: str) -> set[Server]:
         return set()
 
 
-def _not_here(cluster: HBaseClient, what: str, server: Server) -> str:
+def _not_here(address: ClusterAddress, what: str, page: Mapping[str, str] | None) -> str:
     """That the folder of the logs lacks something, with what to put into the address by a server's settings."""
-    address = cluster.address
     at = f" (WebHDFS: {address.wal_webhdfs})" if address.wal_webhdfs else ""
-    return f"{address.wal_path}/WALs{at} has no {what}; {_advice(address, cluster.settings(server))}"
+    return f"{address.wal_path}/WALs{at} has no {what}; {_advice(address, page)}"
 
 
 def _advice(address: ClusterAddress, page: Mapping[str, str] | None) -> str:

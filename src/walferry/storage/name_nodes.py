@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from walferry.errors import TransientError, WalferryError
 from walferry.security import OPEN, Security
-from walferry.storage.tokens import REST_SECONDS, page_of
+from walferry.storage.tokens import REST_SECONDS, settings_of
 
 DEFAULT_PORT = 8020
 """of a name node that a URL names without one (HdfsClientConfigKeys.DFS_NAMENODE_RPC_PORT_DEFAULT)"""
@@ -101,10 +101,8 @@ class Nameservice:
         failure: WalferryError | None = None
         for url in self.urls:
             try:
-                page = page_of(url, self.user, self.security, "/conf", {"format": "json"})
-                configuration = {one["key"]: str(one["value"]) for one in page["properties"]}
-                return self._found(configuration) or (f"{self.name}:{DEFAULT_PORT}",)
-            except (LookupError, TypeError):
+                return self._found(settings_of(url, self.user, self.security)) or (f"{self.name}:{DEFAULT_PORT}",)
+            except LookupError:
                 failure = failure or TransientError(f"{url} does not show the configuration of a name node", url=url)
             except WalferryError as error:
                 failure = error

@@ -261,6 +261,16 @@ def page_of(url: str, user: str, security: Security, path: str, query: dict[str,
     return content
 
 
+def settings_of(url: str, user: str, security: Security) -> dict[str, str]:
+    """All settings of the server at `url` (/conf, ConfServlet). Raises LookupError for a page without any, and the
+    errors of `page_of`."""
+    page = page_of(url, user, security, "/conf", {"format": "json"})
+    try:
+        return {one["key"]: str(one["value"]) for one in page["properties"]}
+    except TypeError as error:
+        raise LookupError(f"{url} does not show its configuration") from error
+
+
 class TokenFile:
     """The file in which `hdfs-native` looks for a token at each new connection; one for this process.
 

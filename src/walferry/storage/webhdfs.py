@@ -22,7 +22,7 @@ from walferry.storage.addresses import servers_of
 from walferry.storage.filesystem import FileStatus, Owner, PermissionDeniedError, QuotaExceededError
 from walferry.storage.https import prepare, refused
 from walferry.storage.session import Session
-from walferry.storage.tokens import ANSWER_SECONDS, TITLE, hidden, page_of, tokens_of
+from walferry.storage.tokens import ANSWER_SECONDS, TITLE, hidden, page_of, settings_of, tokens_of
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 4
@@ -313,9 +313,8 @@ class WebHdfs:
 
     def _reads_stale(self, url: str) -> bool:
         try:
-            page = page_of(url, self._user, self._security, "/conf", {"format": "json"})
-            return any((one["key"], one["value"]) == ("dfs.ha.allow.stale.reads", "true") for one in page["properties"])
-        except (WalferryError, LookupError, TypeError) as error:
+            return settings_of(url, self._user, self._security).get("dfs.ha.allow.stale.reads") == "true"
+        except (WalferryError, LookupError) as error:
             _log.info("%s does not tell its configuration: %s", url, hidden(str(error)))
             return False
 
