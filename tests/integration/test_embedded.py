@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,23 @@ def list_folder(cluster: MiniCluster, path: str) -> list[dict[str, object]]:
     return list(answer.json()["FileStatuses"]["FileStatus"])
 
 
+@dataclass(frozen=True)
+class Moment:
+    """The number of the log that each region server writes to at `ms`, by the log's name without it."""
+
+    ms: int
+    logs: dict[str, int]
+
+    def not_yet_closed(self, log: str) -> bool:
+        """Whether a log was open at this moment, or was begun later. Those of a server that had died were closed."""
+        group, number = parts(log)
+        return number >= self.logs.get(group, self.ms)
+
+
+def moment(cluster: MiniCluster) -> Moment:
+    return Moment(int(time.time() * 1000), open_logs(cluster))
+
+
 def open_logs(cluster: MiniCluster) -> dict[str, int]:
     """The number of the log that each region server writes to, by the log's name without it."""
     newest: dict[str, int] = {}
@@ -56,7 +74,7 @@ def parts(log: str) -> tuple[str, int]:
     return group, int(number)
 
 
-def rolled_logs(cluster: MiniCluster, since: dict[str, int]) -> list[str]:
+def rolled_logs(cluster: MiniCluster, since: Moment) -> list[str]:
     """Roll the logs of all region servers; return those that were open at `since` and what was written after them.
 
     HBase rolls a log by itself, too, when a disk is slow.
@@ -73,18 +91,18 @@ def rolled_logs(cluster: MiniCluster, since: dict[str, int]) -> list[str]:
     folders = [f"/hbase/WALs/{folder['pathSuffix']}" for folder in list_folder(cluster, "/hbase/WALs")]
     # Those that are archived last, since a log may be moved between the two looks.
     found = {name: folder for folder in (*folders, "/hbase/oldWALs") for name in log_names(cluster, folder)}
-    later = [name for name in found if parts(name)[1] >= since.get(parts(name)[0], 0) and parts(name) not in still_open]
+    later = [name for name in found if since.not_yet_closed(name) and parts(name) not in still_open]
     return sorted(f"{found[name]}/{name}" for name in later)
 
 
-def logged_actions(cluster: MiniCluster, since: dict[str, int], *tables: str) -> list[dict[str, Any]]:
+def logged_actions(cluster: MiniCluster, since: Moment, *tables: str) -> list[dict[str, Any]]:
     """What HBase's own printer finds about the tables in the logs since those."""
     entries = [entry for file in rolled_logs(cluster, since) for entry in tools.print_wal(cluster, file)]
     return [action for entry in entries if entry["table"]["nameAsString"] in tables for action in entry["actions"]]
 
 
 def test_what_thrift_writes_stands_in_a_log_that_hbases_own_printer_reads(source: MiniCluster) -> None:
-    before = open_logs(source)
+    before = moment(source)
     connection = connect(source)
     connection.create_table("embedded_log", {"f": {"max_versions": 3}})
     connection.table("embedded_log").put(b"row-1", {b"f:q": b"value"})
@@ -95,7 +113,7 @@ def test_what_thrift_writes_stands_in_a_log_that_hbases_own_printer_reads(source
 def test_the_writer_logs_every_kind_of_mutation_and_stops_when_its_tables_refuse_writes(
     source: MiniCluster, tmp_path: Path
 ) -> None:
-    status, before = tmp_path / "writer.json", open_logs(source)
+    status, before = tmp_path / "writer.json", moment(source)
     with HBaseClient(source.address) as client:
         writer = DemoWriter(client, source.address, status)
         writer.create_tables()
