@@ -256,9 +256,11 @@ class MiniCluster(Servers):
         main = "org.apache.hadoop.hbase.master.HMaster"
         self._launch("hbase", main, ["start"], heap=self.hbase_heap, version=self.version)
 
-    def start_region_server(self, index: int) -> None:
-        """Start region server `index` (1 or more) in a process of its own without waiting for it."""
-        own = {"hbase.regionserver.port": str(self.ports.region_servers[index]), "hbase.cluster.distributed": "true"}
+    def start_region_server(self, index: int, site: Mapping[str, str] | None = None) -> None:
+        """Start region server `index` (1 or more) in a process of its own without waiting for it. `site`: properties of
+        this one."""
+        port = str(self.ports.region_servers[index])
+        own = {"hbase.regionserver.port": port, "hbase.cluster.distributed": "true", **(site or {})}
         arguments = [*(f"-D{name}={value}" for name, value in own.items()), "start"]
         main = "org.apache.hadoop.hbase.regionserver.HRegionServer"
         self._launch(f"regionserver-{index}", main, arguments, heap="768m", version=self.version)

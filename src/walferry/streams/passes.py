@@ -7,7 +7,7 @@ import math
 import time
 
 from walferry.clock import steady_s
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import GapError, TransientError, WalferryError
 from walferry.replay.keeping import protect
 from walferry.replay.rights.pace import Pace
 from walferry.run.log_folder import log_obstacle
@@ -15,6 +15,7 @@ from walferry.run.notes.throttle import throttle_of
 from walferry.run.turn import Turn
 from walferry.streams.account import Account
 from walferry.streams.follower import Follower
+from walferry.streams.queued import require_queued_here
 from walferry.streams.resolved import ResolvedTimes
 from walferry.streams.snapshot.sender import SnapshotSender
 from walferry.streams.stream_run import StreamRun
@@ -103,10 +104,13 @@ class Passes:
         return True
 
     def _pass(self) -> None:
-        passed = self._follower.pass_once()
-        cells, size = self._owed
-        self._owed = cells + passed.cells, size + passed.bytes
-        self._held += self._account.add(passed)
+        try:
+            passed = self._follower.pass_once()
+            cells, size = self._owed
+            self._owed = cells + passed.cells, size + passed.bytes
+            self._held += self._account.add(passed)
+        except GapError as error:
+            raise _lost(self._run, error) from None
         if passed.read_ms is not None:
             sent = frozenset(self._run.source_tables) - passed.waiting
             self._snapshots.followed(passed.read_ms, sent, self._follower.record)
@@ -115,13 +119,16 @@ class Passes:
 
     def _is_all_here(self) -> bool:
         """Whether servers log where the stream reads; False while that cannot be found out, which is tried every half
-        minute. Raises TransientError if some log elsewhere: the stream would take that for silence."""
+        minute. Raises TransientError if some log elsewhere, and GapError if some did: the stream would take that for
+        silence."""
         if not self._all_here and steady_s() - self._placed < PLACE_SECONDS:
             return False
         self._placed, self._all_here = steady_s(), False
         run = self._run
         try:
             obstacle = log_obstacle(run.source, run.source_tables, run.wal_files)
+            if obstacle is None:
+                require_queued_here(run, self._follower.listed)
         except TransientError as error:
             log.warning("no resolved time is told, since nothing shows whether servers log here: %s", error)
             return False
@@ -136,3 +143,17 @@ def _let_go(run: StreamRun) -> None:
         protect.way_of(run).let_go(run)
     except WalferryError as error:
         log.warning("logs that were sent cannot be released and accumulate: %s", error)
+
+
+def _lost(run: StreamRun, error: GapError) -> GapError:
+    """The error of a file that is gone, in a stream's words; the ledger has the file as missing."""
+    file = error.facts.get("file", "")
+    if run.ledger.log.known({file}):
+        run.ledger.log.mark_missing(file)
+    return GapError(
+        f"WAL file {file} is missing from WALs, -splitting and oldWALs, and was not sent past byte "
+        f"{error.facts.get('start')}: HBase has deleted it. If you still have it, put it into oldWALs and start the "
+        "stream again. If it is lost, so are its changes: start the stream with a higher epoch, which begins at the "
+        "log that is there",
+        **error.facts,
+    )

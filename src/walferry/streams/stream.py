@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from walferry.clock import steady_s
-from walferry.errors import GapError, TransientError
+from walferry.errors import TransientError
 from walferry.replay.keeping import protect
 from walferry.replay.log.cut import start_fence
 from walferry.run.notes.waits import begin_wait, end_wait
@@ -89,22 +89,6 @@ def _follow_on(run: StreamRun, turn: Turn) -> NoReturn:
                 begin_wait(run.ledger, f"to try again, since {error}", pause)
                 time.sleep(pause)
                 pause = min(2 * pause, RETRY_SECONDS[1])
-            except GapError as error:
-                raise _lost(run, error) from None
-
-
-def _lost(run: StreamRun, error: GapError) -> GapError:
-    """The error of a file that is gone, in a stream's words; the ledger has the file as missing."""
-    file = error.facts.get("file", "")
-    if run.ledger.log.known({file}):
-        run.ledger.log.mark_missing(file)
-    return GapError(
-        f"WAL file {file} is missing from WALs, -splitting and oldWALs, and was not sent past byte "
-        f"{error.facts.get('start')}: HBase has deleted it. If you still have it, put it into oldWALs and start the "
-        "stream again. If it is lost, so are its changes: start the stream with a higher epoch, which begins at the "
-        "log that is there",
-        **error.facts,
-    )
 
 
 def _follow(run: StreamRun, turn: Turn) -> None:

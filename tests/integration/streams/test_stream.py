@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from booting import CHEAP_JVM
@@ -19,6 +20,7 @@ from integration.streams.streamers import Lay
 from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.kafka import Broker
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell
 from walferry.hbase.zookeeper import Server
 from walferry.run.heartbeat import NOTE
 
@@ -194,3 +196,44 @@ def test_a_region_server_is_killed_with_bytes_in_its_log_that_it_had_not_acknowl
     assert any(call.is_repeated for calls in journal.rows.values() for call in calls)
     assert process.poll() is None, streamer.said()
     assert json.loads(streamer.command("quarantine", "list", streamer.name, "--json").stdout) == []
+
+
+def test_what_a_server_has_logged_elsewhere_while_nobody_looked_ends_the_stream_by_its_name(
+    victim: Server, source: MiniCluster, at_source: HBaseClient, lay: Lay
+) -> None:
+    """Its folder is gone when the stream looks again. The queue of the stream's peer still names the log."""
+    at_source.create_table(table := unique("s"), {"f": {}})
+    streamer = lay(table)
+    process = streamer.start()
+    os.kill(process.pid, signal.SIGSTOP)
+    source.kill_region_server(1)
+    there = restarted(source, at_source, {"hbase.wal.dir": source.rootdir.replace("/hbase", "/elsewhere")})
+    (region,) = at_source.regions(table)
+    at_source.move_region(region, there)
+    put(at_source, table, b"elsewhere")
+    at_source.move_region(region, next(server for server in at_source.servers() if server != there))
+    pid = source.pids["regionserver-1"]
+    os.kill(pid, signal.SIGTERM)  # so its regions are flushed: the master would look for its log here, in vain
+    psutil.Process(pid).wait(60)
+    source.kill_region_server(1)
+    restarted(source, at_source, {})
+    put(at_source, table, b"here")
+    os.kill(process.pid, signal.SIGCONT)
+    code, (line,) = streamer.ended()
+    assert code == 6
+    assert line.startswith(f"error: WAL file {there.name.replace(',', '%2C')}.")
+    assert "is in the queue of the stream's peer, was not sent, and is in no folder of the log below /hbase" in line
+    assert f"Either its server {there.name} logged elsewhere (hbase.wal.dir) while it wrote it, or" in line
+
+
+def restarted(source: MiniCluster, at_source: HBaseClient, site: dict[str, str]) -> Server:
+    """Region server 1, once it serves; `site`: properties of its own."""
+    before = set(at_source.servers())
+    source.start_region_server(1, site)
+    source.await_ready("regionserver-1")
+    port = source.ports.region_servers[1]
+    return next(server for server in at_source.servers() if server.port == port and server not in before)
+
+
+def put(client: HBaseClient, table: str, row: bytes) -> None:
+    client.put(table, [Cell(row, b"f", b"q", b"v", 1)])

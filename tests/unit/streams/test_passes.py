@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from walferry.errors import TransientError
+from walferry.errors import GapError, TransientError
 from walferry.hbase.errors import ZooKeeperError
 from walferry.run.spec import Throttle
 from walferry.run.turn import Turn
@@ -24,7 +24,9 @@ def test_a_snapshot_is_told_how_far_the_log_was_followed_and_how_that_is_recorde
 ) -> None:
     calls: list[str] = []
     passed = Passed(0, 0, 0, 0, 7, frozenset({"held"}), None)
-    follower: Any = SimpleNamespace(pass_once=lambda: passed, record=lambda: calls.append("recorded"))
+    follower: Any = SimpleNamespace(
+        pass_once=lambda: passed, record=lambda: calls.append("recorded"), listed=frozenset()
+    )
 
     def followed(moment: int, sent: frozenset[str], record: Callable[[], None]) -> None:
         calls.append(f"followed up to {moment}, of {sorted(sent)}")
@@ -36,13 +38,15 @@ def test_a_snapshot_is_told_how_far_the_log_was_followed_and_how_that_is_recorde
     passes._run = cast(StreamRun, SimpleNamespace(source_tables=["held", "t"], source=None, wal_files=None))
     passes._all_here = True
     monkeypatch.setattr(passes_module, "log_obstacle", lambda *_: calls.append("looked where servers log"))
+    monkeypatch.setattr(passes_module, "require_queued_here", lambda *_: calls.append("looked into the queues"))
     passes._turn = cast(Turn, None)
     passes._follower, passes._snapshots = cast(Follower, follower), cast(SnapshotSender, sender)
     passes._times = cast(ResolvedTimes, times)
     passes._account = cast(Any, SimpleNamespace(add=lambda passed: 0))
     passes._held, passes._owed = 0, (0, 0)
     passes._pass()
-    told = ["followed up to 7, of ['t']", "recorded", "looked where servers log", "resolved ['t']"]
+    looked = ["looked where servers log", "looked into the queues"]
+    told = ["followed up to 7, of ['t']", "recorded", *looked, "resolved ['t']"]
     assert calls == told
     times.due = False
     passes._pass()
@@ -54,9 +58,10 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> tuple[Passes, list[int]]:
     """The passes of a stream with one table, and the resolved times that it tells: each is due at once."""
     monkeypatch.setattr(passes_module, "throttle_of", lambda ledger: Throttle())
     monkeypatch.setattr(passes_module, "Account", lambda *_: SimpleNamespace(add=lambda passed: 0))
+    monkeypatch.setattr(passes_module, "require_queued_here", lambda *_: None)
     told: list[int] = []
     passed = Passed(0, 0, 0, 0, 7, frozenset(), None)
-    follower: Any = SimpleNamespace(pass_once=lambda: passed, record=lambda: None, tend=lambda: None)
+    follower: Any = SimpleNamespace(pass_once=lambda: passed, record=lambda: None, tend=lambda: None, listed={"a"})
     sender: Any = SimpleNamespace(snapshots=Snapshots(), followed=lambda *_: None, take_up=lambda: None)
     times: Any = SimpleNamespace(due=True, tell=lambda moment, tables: told.append(moment))
     ledger = SimpleNamespace(quarantine=SimpleNamespace(holds=list))
@@ -109,3 +114,36 @@ def test_while_nobody_tells_where_servers_log_the_stream_goes_on_and_tells_no_ti
     passes._pass()
     passes._pass()
     assert told == [7, 7]
+
+
+def test_no_time_is_told_and_the_stream_ends_where_a_queue_names_a_log_that_is_not_here(
+    stream: tuple[Passes, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes, told = stream
+
+    def gap(run: StreamRun, listed: Collection[str]) -> None:
+        raise GapError(f"not among {listed}", file="b")
+
+    monkeypatch.setattr(passes_module, "log_obstacle", lambda *_: None)
+    monkeypatch.setattr(passes_module, "require_queued_here", gap)
+    with pytest.raises(GapError, match=r"^not among \{'a'\}$"):
+        passes._look()
+    passes._placed -= passes_module.PLACE_SECONDS
+    with pytest.raises(GapError, match=r"^not among"):
+        passes._pass()
+    assert told == []
+
+
+def test_the_error_of_a_log_that_was_deleted_says_what_can_be_done(stream: tuple[Passes, list[int]]) -> None:
+    passes, _ = stream
+    marked: list[str] = []
+    log: Any = SimpleNamespace(known=lambda names: names, mark_missing=marked.append)
+    cast(Any, passes._run.ledger).log = log
+
+    def gap() -> Passed:
+        raise GapError("gone", file="b", start=7)
+
+    cast(Any, passes._follower).pass_once = gap
+    with pytest.raises(GapError, match=r"WAL file b is missing .* was not sent past byte 7: HBase .* put it into oldW"):
+        passes._pass()
+    assert marked == ["b"]
