@@ -202,7 +202,7 @@ def test_what_a_server_has_logged_elsewhere_while_nobody_looked_ends_the_stream_
     victim: Server, source: MiniCluster, at_source: HBaseClient, lay: Lay
 ) -> None:
     """Its folder is gone when the stream looks again. The queue of the stream's peer still names the log."""
-    at_source.create_table(table := unique("s"), {"f": {}})
+    at_source.create_table(table := unique("s"), {"f": {"VERSIONS": "1"}})
     streamer = lay(table)
     process = streamer.start()
     os.kill(process.pid, signal.SIGSTOP)
