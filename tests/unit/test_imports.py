@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streams": GROUND | {"background", "settings", "snapshots", "run", "apply", "replay"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
     "moments": GROUND | {"background", "settings", "snapshots", "run", "spark", "apply", "replay", "migration"},
+    "replication": GROUND | {"background", "settings", "run"},
     "checks": {"errors", "amounts", "background"},
     "cutover": GROUND | {"background", "run", "spark", "apply", "replay", "migration", "checks"},
     "process": {"errors", "settings", "ledger", "run"},
@@ -69,6 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "streams",
         "migration",
         "moments",
+        "replication",
     }
     | {"checks", "cutover", "process", "pipeline"},
     # ledger: the board
@@ -139,6 +141,7 @@ WHAT = {
     "streams": "every change as a message to Kafka or a row in Parquet: order by region, form, positions",
     "migration": "a migration's own phases up to the cutover: plan, copy, compare, repair; its report; pairs",
     "moments": "any moment of a table: what must be kept for it, and how a table is restored to it",
+    "replication": "HBase's own replication, as somebody else has set it up: what stops it, and how far it is",
     "checks": "Great Expectations suites over small frames",
     "cutover": "what must hold before the target opens, and how it opens: readiness, gates, approval, write stop, "
     "late edits, ways out",

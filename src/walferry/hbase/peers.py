@@ -5,18 +5,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from walferry.errors import UsageError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import peers_by_rpc, peers_in_zookeeper
 from walferry.hbase.calls import Calls
+from walferry.hbase.descriptors import DEFAULT_NAMESPACE, table_text
 from walferry.hbase.errors import RemoteError, unknown_there
 from walferry.hbase.retry import retry_call
 from walferry.hbase.versions import By
 
 # A disabled peer with this endpoint keeps WALs without a sink or a jar: the class is part of HBase, replicates nothing.
 PINNING_ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
+HBASE_ENDPOINT = "org.apache.hadoop.hbase.replication.regionserver.HBaseInterClusterReplicationEndpoint"
+
+
+@dataclass(frozen=True)
+class PeerConfig:
+    """A peer: where it leads, and what it replicates of a table's families (ReplicationPeerConfig.needToReplicate).
+
+    `cluster_key` is "host,host:port:/znode", empty for an endpoint that needs no cluster; `endpoint` is a class, empty
+    for HBase's own. A table without families stands for all of them.
+    """
+
+    id: str
+    enabled: bool
+    cluster_key: str
+    endpoint: str
+    all_tables: bool
+    tables: Mapping[str, frozenset[str]]
+    namespaces: frozenset[str]
+    left_out_tables: Mapping[str, frozenset[str]]
+    left_out_namespaces: frozenset[str]
+    serial: bool
+    bandwidth: int
+    """bytes per second for each region server; 0: no limit"""
+
+    @classmethod
+    def of(cls, peer_id: str, enabled: bool, config: pb.ReplicationPeer) -> PeerConfig:
+        """From HBase's message."""
+        tables, namespaces = _families_by_table(config.table_cfs), _texts(config.namespaces)
+        every = config.replicate_all if config.HasField("replicate_all") else not (tables or namespaces)  # 1.x
+        return cls(
+            peer_id, enabled, config.clusterkey, config.replicationEndpointImpl, every, tables, namespaces,
+            _families_by_table(config.exclude_table_cfs), _texts(config.exclude_namespaces), config.serial,
+            config.bandwidth,
+        )  # fmt: skip
+
+    @property
+    def is_hbase(self) -> bool:
+        """Whether it leads to another HBase cluster, by HBase's own endpoint."""
+        return self.endpoint in ("", HBASE_ENDPOINT)
+
+    def replicates(self, table: str, family: str) -> bool:
+        """Whether it replicates a family, given that the family's scope is not 0."""
+        namespace = table.partition(":")[0] if ":" in table else DEFAULT_NAMESPACE
+        if self.all_tables:
+            left_out = self.left_out_tables.get(table)
+            if namespace in self.left_out_namespaces or left_out == frozenset():
+                return False
+            return left_out is None or family not in left_out
+        if namespace in self.namespaces:
+            return True
+        families = self.tables.get(table)
+        return families is not None and (not families or family in families)
+
+
+def _families_by_table(tables: Iterable[pb.TableCF]) -> dict[str, frozenset[str]]:
+    return {table_text(one.table_name): _texts(one.families) for one in tables}
+
+
+def _texts(names: Iterable[bytes]) -> frozenset[str]:
+    return frozenset(name.decode() for name in names)
 
 
 class Peers(Protocol):
@@ -26,8 +89,8 @@ class Peers(Protocol):
     def add(self, client: Calls, peer_id: str, config: pb.ReplicationPeer, state: pb.ReplicationState) -> None:
         """Add a peer; its queues appear a little later."""
 
-    def peers(self, client: Calls) -> dict[str, tuple[bool, str]]:
-        """id -> (enabled, class of its endpoint, "" for HBase's own)"""
+    def configs(self, client: Calls) -> dict[str, tuple[bool, pb.ReplicationPeer]]:
+        """id -> (enabled, configuration)"""
 
     def remove(self, client: Calls, peer_id: str) -> None:
         """Remove a peer; its queues follow."""
@@ -56,7 +119,16 @@ def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT
 
 
 def peers(client: Calls) -> dict[str, tuple[bool, str]]:
-    return _WAYS[client.release.peers].peers(client)
+    return {name: (enabled, config.replicationEndpointImpl) for name, (enabled, config) in _configs(client).items()}
+
+
+def peer_configs(client: Calls) -> list[PeerConfig]:
+    """The replication peers with what they replicate, by id."""
+    return [PeerConfig.of(name, enabled, config) for name, (enabled, config) in sorted(_configs(client).items())]
+
+
+def _configs(client: Calls) -> dict[str, tuple[bool, pb.ReplicationPeer]]:
+    return _WAYS[client.release.peers].configs(client)
 
 
 def remove_peer(client: Calls, peer_id: str) -> bool:

@@ -14,15 +14,12 @@ def add(client: Calls, peer_id: str, config: pb.ReplicationPeer, state: pb.Repli
     await_procedure(client, answer, f"peer {peer_id}")
 
 
-def peers(client: Calls) -> dict[str, tuple[bool, str]]:
+def configs(client: Calls) -> dict[str, tuple[bool, pb.ReplicationPeer]]:
     """All peers."""
     answer = client.master_call(
         "ListReplicationPeers", pb.ListReplicationPeersRequest(), pb.ListReplicationPeersResponse
     )
-    return {
-        peer.id: (peer.state.state == pb.ReplicationState.ENABLED, peer.config.replicationEndpointImpl)
-        for peer in answer.peer_desc
-    }
+    return {peer.id: (peer.state.state == pb.ReplicationState.ENABLED, peer.config) for peer in answer.peer_desc}
 
 
 def remove(client: Calls, peer_id: str) -> None:

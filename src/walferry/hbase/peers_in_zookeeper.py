@@ -23,7 +23,7 @@ def add(client: Calls, peer_id: str, config: pb.ReplicationPeer, state: pb.Repli
     client.zookeeper.create({path: znode(here), f"{path}/{_STATE}": znode(state)})
 
 
-def peers(client: Calls) -> dict[str, tuple[bool, str]]:
+def configs(client: Calls) -> dict[str, tuple[bool, pb.ReplicationPeer]]:
     """All peers."""
     found = {}
     for peer_id in client.zookeeper.children(_PEERS):
@@ -32,7 +32,7 @@ def peers(client: Calls) -> dict[str, tuple[bool, str]]:
         if config is None:
             continue  # removed meanwhile
         disabled = state is not None and parse_znode(state, pb.ReplicationState).state == pb.ReplicationState.DISABLED
-        found[peer_id] = (not disabled, parse_znode(config, pb.ReplicationPeer).replicationEndpointImpl)
+        found[peer_id] = not disabled, parse_znode(config, pb.ReplicationPeer)
     return found
 
 

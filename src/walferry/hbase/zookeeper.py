@@ -267,7 +267,7 @@ class ZooKeeper:
                 peer, *dead = queue_id.split("-", 1)
                 if peer != peer_id:
                     continue
-                owner = _first_server(dead[0]) if dead else holder
+                owner = first_server(dead[0]) if dead else holder
                 wals = self.children(f"replication/rs/{holder}/{queue_id}")
                 if wals:
                     queues.setdefault(owner, set()).update(wals)
@@ -344,7 +344,7 @@ def _end(client: KazooClient) -> None:
     client.close()
 
 
-def _first_server(dead_servers: str) -> str:
+def first_server(dead_servers: str) -> str:
     """The first of "host,port,code-host,port,code": the server whose queue it was. Host names may contain dashes."""
     head = dead_servers.split(",", 2)
     return f"{head[0]},{head[1]},{head[2].split('-', 1)[0]}"

@@ -13,7 +13,7 @@ from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import zookeeper
 from walferry.hbase.errors import LoginRefusedError
-from walferry.hbase.zookeeper import Server, _first_server, parse_znode, unwrap
+from walferry.hbase.zookeeper import Server, first_server, parse_znode, unwrap
 from walferry.security import Kerberos, Security
 
 WRAPPER = "ff000000146d61737465723a32363030300eaeacad1ec2f39f"
@@ -71,7 +71,7 @@ def test_a_name_that_is_no_servers_is_refused(name: str) -> None:
     ],
 )
 def test_a_claimed_queue_belongs_to_the_server_that_it_began_on(dead: str, first: str) -> None:
-    assert _first_server(dead) == first
+    assert first_server(dead) == first
 
 
 def test_a_client_that_has_given_up_is_replaced_by_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
