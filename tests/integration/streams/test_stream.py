@@ -208,10 +208,11 @@ def test_what_a_server_has_logged_elsewhere_while_nobody_looked_ends_the_stream_
     os.kill(process.pid, signal.SIGSTOP)
     source.kill_region_server(1)
     there = restarted(source, at_source, {"hbase.wal.dir": source.rootdir.replace("/hbase", "/elsewhere")})
-    (region,) = at_source.regions(table)
-    at_source.move_region(region, there)
+    wait_until(lambda: at_source.regions(table)[0].server in at_source.servers(), "not recovered")
+    at_source.move_region(at_source.regions(table)[0], there)
     put(at_source, table, b"elsewhere")
-    at_source.move_region(region, next(server for server in at_source.servers() if server != there))
+    other = next(server for server in at_source.servers() if server != there)
+    at_source.move_region(at_source.regions(table)[0], other)
     pid = source.pids["regionserver-1"]
     os.kill(pid, signal.SIGTERM)  # so its regions are flushed: the master would look for its log here, in vain
     psutil.Process(pid).wait(60)
