@@ -17,6 +17,7 @@ from walferry.cli import (
     quarantine,
     repairs,
     replay,
+    replicate,
     restore,
     runs,
     snapshot,
@@ -47,6 +48,9 @@ app.add_typer(wal_app, name="wal")
 snapshot_app = typer.Typer(help="Look into snapshots.", no_args_is_help=True)
 snapshot_app.command("stat")(snapshot.snapshot_stat)
 app.add_typer(snapshot_app, name="snapshot")
+replicate_app = typer.Typer(help="Plan and watch HBase's own replication.", no_args_is_help=True)
+replicate_app.command("plan")(replicate.plan)
+app.add_typer(replicate_app, name="replicate")
 quarantine_app = typer.Typer(help="List and release edits that could not be applied.", no_args_is_help=True)
 quarantine_app.command("list")(quarantine.quarantine_list)
 quarantine_app.command("show")(quarantine.quarantine_show)

@@ -1,0 +1,86 @@
+"""`walferry replicate`: HBase's own replication, planned and watched."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from walferry.cli.options import AsJson, DryRun, print_json, tracked
+
+if TYPE_CHECKING:
+    from walferry.replication.canary import Flown
+    from walferry.replication.plan import ReplicationPlan
+    from walferry.replication.spec import ResolvedReplicateSpec
+
+ReplicateFile = Annotated[Path, typer.Argument(help="the YAML file of the replication; see replicate.example.yaml")]
+
+
+def plan(
+    spec: ReplicateFile,
+    canary: Annotated[
+        bool, typer.Option("--canary", help="also write a row at each region server, which must arrive at the sink")
+    ] = False,
+    wait: Annotated[float, typer.Option(min=1, help="with --canary: seconds that the last row may take")] = 60,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what stops or changes HBase's own replication of tables. Changes nothing but, with --canary, the table
+    walferry_canary."""
+    from walferry.replication.canary import fly_all, require_arrived
+    from walferry.replication.plan import make_plan, require
+
+    wanted = resolved(spec)
+    found = make_plan(wanted)
+    if not as_json:
+        _show(found)
+    flown = []
+    if canary:
+        reached = [peer.id for peer in found.peers if peer.version is not None]
+        for one in fly_all(wanted, reached, wait, dry_run=dry_run, tracked=lambda servers: tracked(servers, "canary")):
+            flown.append(one)
+            if not as_json:
+                _show_flown(one, wait)
+    if as_json:
+        print_json(asdict(found) | ({"canary": [asdict(one) for one in flown]} if canary else {}))
+    require(found)
+    if not dry_run:
+        require_arrived(flown, wait)
+
+
+def resolved(spec: Path) -> ResolvedReplicateSpec:
+    from walferry.replication.spec import load_replicate_spec, resolve_replicate
+    from walferry.run.given_spec import environment_connection
+
+    return resolve_replicate(load_replicate_spec(spec), environment_connection)
+
+
+def _show(found: ReplicationPlan) -> None:
+    from walferry.replication.finding import BULK_LOADS
+
+    print(f"source: HBase {found.source_version}, cluster {found.source_cluster_id}")
+    for peer in found.peers:
+        state = "enabled" if peer.enabled else "disabled"
+        sink = f"HBase {peer.version}, cluster {peer.cluster_id}" if peer.version else "not reached"
+        serial = ", SERIAL" if peer.serial else ""
+        print(f"peer {peer.id}: {state}{serial}, to {peer.leads_to} ({sink}), replicates {peer.replicates}")
+    for table, families in found.tables.items():
+        peers = {family: ", ".join(ids) or "no peer" for family, ids in families.items()}
+        print(f"{table}: {'; '.join(f'{family} by {ids}' for family, ids in peers.items())}")
+    for finding in sorted(found.findings, key=lambda one: ("note", "warn", "stop").index(one.level)):
+        print(f"{finding.level}: {finding.subject}: {finding.message}")
+    if found.better_replayed:
+        print(f"`walferry start` suits these tables better, since {'; '.join(found.better_replayed)}")
+    else:
+        hidden = any(one.subject == BULK_LOADS and one.level != "note" for one in found.findings)
+        print(f"HBase's own replication suits these tables{', as long as nothing is loaded in bulk' if hidden else ''}")
+
+
+def _show_flown(flown: Flown, wait: float) -> None:
+    if flown.kept_back is not None:
+        print(f"canary: {flown.kept_back}")
+    for row in flown.arrivals:
+        when = f"arrived after {row.seconds:.1f} s" if row.seconds is not None else f"has not arrived in {wait:g} s"
+        print(f"canary: peer {flown.peer}: the row written at {row.server} {when}")

@@ -1,0 +1,182 @@
+"""A canary: rows of a table of its own, one written at each server of the source, that must arrive at the sink.
+
+Whether a source's servers reach a sink's, by the names and ports that they see, can't be asked. The table stays at both
+clusters: to drop it at the sink while one of its edits is still to come would stop the peer.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from walferry.background import beside
+from walferry.clock import steady_s
+from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell
+from walferry.hbase.peers import PeerConfig
+from walferry.hbase.scan import split_rows
+from walferry.hbase.zookeeper import Server
+from walferry.replication.finding import NotReplicatedError
+from walferry.replication.sink import sink_address, watched_peers
+from walferry.replication.spec import ResolvedReplicateSpec
+
+TABLE, FAMILY = "walferry_canary", "c"
+_QUALIFIER = b"written"
+LOOK_SECONDS = 0.25
+PUTS = 3
+"""of a row, at most: HBase may move the region meanwhile"""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Of a row that was written at a server: after how many seconds it was seen at the sink; None: not in time."""
+
+    server: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Flown:
+    """What became of one peer's canary. `kept_back`: why none was flown, else None."""
+
+    peer: str
+    arrivals: list[Arrival]
+    kept_back: str | None = None
+
+
+Tracked = Callable[[Sequence[Server]], Iterable[Server]]
+"""shows how far the work is"""
+
+
+def fly_all(
+    spec: ResolvedReplicateSpec,
+    reached: Collection[str],
+    wait_s: float,
+    *,
+    dry_run: bool = False,
+    tracked: Tracked = lambda servers: servers,
+) -> Iterator[Flown]:
+    """Fly a canary for each watched peer, one after the other. `reached`: the peers whose sink answers. `dry_run`:
+    change nothing. Raises the errors of both clients."""
+    with HBaseClient(spec.source.address()) as source:
+        for peer in watched_peers(spec, source):
+            why = obstacle(peer)
+            if why is None and peer.id not in reached:
+                why = f"the sink of peer {peer.id} was not reached"
+            if why is None and dry_run:
+                why = f"peer {peer.id}: a row would be written into {TABLE} at each region server of the source"
+            if why is not None:
+                yield Flown(peer.id, [], why)
+                continue
+            with HBaseClient(sink_address(spec, peer)) as sink:
+                make_tables(source, sink)
+                yield Flown(peer.id, fly(source, sink, wait_s, tracked))
+
+
+def require_arrived(flown: Sequence[Flown], wait_s: float) -> None:
+    """Raise NotReplicatedError unless each peer's canary was flown and arrived."""
+    lost = [f"peer {one.peer} from {row.server}" for one in flown for row in one.arrivals if row.seconds is None]
+    if lost:
+        raise NotReplicatedError(
+            f"the canary has not arrived in {wait_s:g} s: {'; '.join(lost)}. `walferry replicate status` says what "
+            "waits. A server may not reach the sink's servers by the names and ports that they have in its ZooKeeper",
+            findings=lost,
+        )
+    if kept := [one.kept_back for one in flown if one.kept_back is not None]:
+        raise NotReplicatedError(f"the canary was not flown: {'; '.join(kept)}", findings=kept)
+
+
+def obstacle(peer: PeerConfig) -> str | None:
+    """Why a peer would not ship the canary's table, if so."""
+    if not peer.enabled:
+        return f"peer {peer.id} is disabled"
+    if not peer.replicates(TABLE, FAMILY):
+        if peer.all_tables:
+            return f"peer {peer.id} leaves the table {TABLE} out"
+        return (
+            f"peer {peer.id} replicates named tables only; in HBase's shell: "
+            f"append_peer_tableCFs '{peer.id}', {{'{TABLE}' => []}}"
+        )
+    return None
+
+
+def make_tables(source: HBaseClient, sink: HBaseClient) -> None:
+    """Create the canary's table where it is missing, at the sink first: the source would stop without it."""
+    for client, scope in ((sink, "0"), (source, "1")):
+        if not client.table_exists(TABLE):
+            client.create_table(TABLE, {FAMILY: {"VERSIONS": "1", "REPLICATION_SCOPE": scope}})
+    if source.describe(TABLE).families[FAMILY].attributes.get("REPLICATION_SCOPE") != "1":
+        raise UsageError(
+            f"the table {TABLE} of the source has REPLICATION_SCOPE 0: alter '{TABLE}', {{NAME => '{FAMILY}', "
+            "REPLICATION_SCOPE => '1'}",
+            table=TABLE,
+        )
+
+
+def fly(
+    source: HBaseClient, sink: HBaseClient, wait_s: float, tracked: Tracked = lambda servers: servers
+) -> list[Arrival]:
+    """Write a row at each live server of the source, and wait for all of them at the sink, for up to `wait_s` after the
+    last. The table's only region is moved from server to server. Raises the errors of both clients."""
+    flight = _Flight(source, sink)
+    with beside(flight.look_on, "canary"):
+        for server in tracked(source.servers()):
+            flight.write(server)
+        deadline = steady_s() + wait_s
+        while flight.on_the_way and steady_s() < deadline:
+            time.sleep(LOOK_SECONDS)
+    if flight.failure is not None:
+        raise flight.failure
+    return [Arrival(row.decode(), flight.arrived.get(row)) for row in sorted(flight.written)]
+
+
+class _Flight:
+    def __init__(self, source: HBaseClient, sink: HBaseClient) -> None:
+        self._source, self._sink = source, sink
+        self.written: dict[bytes, tuple[bytes, float]] = {}
+        """by row, "host:port" of the server whose log it is in: its value, and when it was written"""
+        self.arrived: dict[bytes, float] = {}
+        """by row: after how many seconds"""
+        self.failure: WalferryError | None = None
+        """of the last look at the sink"""
+
+    @property
+    def on_the_way(self) -> set[bytes]:
+        return set(self.written) - set(self.arrived)
+
+    def write(self, server: Server) -> None:
+        """Write a row while a server has the table's region."""
+        row, value = server.address.encode(), uuid.uuid4().bytes
+        for _ in range(PUTS):
+            (region,) = self._source.regions(TABLE)
+            if region.server != server:
+                self._source.move_region(region, server)
+            began = steady_s()
+            self._source.put(TABLE, [Cell(row, FAMILY.encode(), _QUALIFIER, value)])
+            if self._source.regions(TABLE)[0].server == server:
+                self.written[row] = value, began
+                return
+        raise TransientError(f"the region of {TABLE} does not stay at {server.address}", server=server.address)
+
+    def look_on(self, over: Event) -> None:
+        """Look until it is over, also while the sink fails."""
+        while not over.wait(LOOK_SECONDS):
+            try:
+                self._look()
+                self.failure = None
+            except WalferryError as error:
+                self.failure = error
+
+    def _look(self) -> None:
+        """Note the rows that have arrived."""
+        if not self.on_the_way:
+            return
+        there = {row: cells for block in self._sink.scan(TABLE) for row, cells in split_rows(block).items()}
+        for row in self.on_the_way:
+            value, began = self.written[row]
+            if value in there.get(row, b""):
+                self.arrived[row] = steady_s() - began

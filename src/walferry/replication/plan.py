@@ -1,0 +1,176 @@
+"""What stops or changes HBase's own replication of tables, by the settings of both clusters. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from walferry.amounts import amount
+from walferry.errors import UsageError, WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import TableDescriptor
+from walferry.hbase.peers import PeerConfig
+from walferry.hbase.space_quotas import space_violations
+from walferry.replication.canary import TABLE as CANARY
+from walferry.replication.finding import Finding, NotReplicatedError, named
+from walferry.replication.sink import open_sink, sink_address, watched_peers
+from walferry.replication.sink_findings import Sink, sink_findings
+from walferry.replication.source_findings import source_findings
+from walferry.replication.spec import ResolvedReplicateSpec
+from walferry.replication.table_findings import nobody_findings, sink_table_findings, table_findings
+from walferry.run.given_spec import matching_tables
+
+
+@dataclass(frozen=True)
+class PeerPlan:
+    """Where a peer leads, and what it replicates."""
+
+    id: str
+    enabled: bool
+    serial: bool
+    leads_to: str
+    """its cluster key"""
+    version: str | None
+    """of the sink; None: it was not reached"""
+    cluster_id: str | None
+    replicates: str
+    """for people"""
+
+
+@dataclass(frozen=True)
+class ReplicationPlan:
+    """The result of a plan. `tables`: the ids of the peers that replicate each family, by table and family."""
+
+    source_version: str
+    source_cluster_id: str
+    peers: list[PeerPlan]
+    tables: dict[str, dict[str, list[str]]]
+    findings: list[Finding] = field(default_factory=list)
+    better_replayed: list[str] = field(default_factory=list)
+    """why `walferry start`, which reads the source's log itself, would suit these tables better"""
+
+
+def require(plan: ReplicationPlan) -> None:
+    """Raise NotReplicatedError if anything stops edits."""
+    stops = [finding for finding in plan.findings if finding.level == "stop"]
+    if stops:
+        subjects = named(sorted({finding.subject for finding in stops}))
+        raise NotReplicatedError(
+            f"{amount(len(stops), 'finding stops', 'findings stop')} edits: see {subjects}", findings=stops
+        )
+
+
+def make_plan(spec: ResolvedReplicateSpec) -> ReplicationPlan:
+    """Examine both clusters. Raises UsageError for a peer or a table that is not there, and the errors of the source's
+    client. What cannot be asked of a sink is a finding."""
+    with HBaseClient(spec.source.address()) as source:
+        there = [name for name in source.tables() if name != CANARY]
+        tables = {name: source.describe(name) for name in matching_tables(spec.tables, there)}
+        return examine(spec, source, watched_peers(spec, source), tables)
+
+
+def examine(
+    spec: ResolvedReplicateSpec,
+    source: HBaseClient,
+    peers: Sequence[PeerConfig],
+    tables: Mapping[str, TableDescriptor],
+) -> ReplicationPlan:
+    """The plan for these peers and tables."""
+    source_id = source.cluster_id()
+    findings = list(source_findings(source, peers))
+    plans = []
+    for peer in peers:
+        sink, found = _look(spec, source, source_id, peer, tables)
+        findings += found
+        version, cluster_id = (None, None) if sink is None else (sink.version, sink.cluster_id)
+        plans.append(
+            PeerPlan(
+                peer.id, peer.enabled, peer.serial, peer.cluster_key, version, cluster_id, what_it_replicates(peer)
+            )
+        )
+    findings += [finding for table in tables.values() for finding in table_findings(table, peers)]
+    findings += nobody_findings(tables, peers)
+    return ReplicationPlan(
+        source.version(), source_id, plans,
+        {
+            name: {family: [peer.id for peer in peers if peer.replicates(name, family)] for family in table.families}
+            for name, table in tables.items()
+        },
+        findings, list(_better_replayed(tables, peers)),
+    )  # fmt: skip
+
+
+def _look(
+    spec: ResolvedReplicateSpec,
+    source: HBaseClient,
+    source_id: str,
+    peer: PeerConfig,
+    tables: Mapping[str, TableDescriptor],
+) -> tuple[Sink | None, list[Finding]]:
+    """What is found about one peer and its sink; None: the sink was not reached."""
+    subject = f"peer {peer.id}"
+    findings = []
+    if not peer.enabled:
+        findings.append(
+            Finding(
+                "stop", subject, f"it is disabled, and keeps each log since: enable_peer '{peer.id}' in HBase's shell"
+            )
+        )
+    try:
+        address = sink_address(spec, peer)
+    except UsageError as error:
+        return None, [*findings, Finding("warn", subject, f"its sink was not examined: {error}")]
+    with open_sink(address) as client:
+        sink, found = sink_findings(spec, source_id, peer, client)
+        findings += found
+        if sink is not None and sink.version is not None:
+            covered = {
+                name: [family for family in table.families if peer.replicates(name, family)]
+                for name, table in tables.items()
+            }
+            full = _full(client)
+            for name, families in covered.items():
+                if families:
+                    findings += sink_table_findings(tables[name], families, peer, client, full)
+    return sink, findings
+
+
+def _full(sink: HBaseClient) -> dict[str, str]:
+    """`space_violations`; none if that may not be asked."""
+    try:
+        return space_violations(sink)
+    except WalferryError:
+        return {}
+
+
+def what_it_replicates(peer: PeerConfig) -> str:
+    """Which tables a peer replicates, for people."""
+    if peer.all_tables:
+        left_out = [f"namespace {name}" for name in sorted(peer.left_out_namespaces)]
+        left_out += _with_families(peer.left_out_tables)
+        return "all tables" + (f" without {named(left_out)}" if left_out else "")
+    places = [f"namespace {name}" for name in sorted(peer.namespaces)] + _with_families(peer.tables)
+    return named(places) if places else "nothing"
+
+
+def _with_families(tables: Mapping[str, frozenset[str]]) -> list[str]:
+    return [
+        f"{table} ({', '.join(sorted(families))})" if families else table for table, families in sorted(tables.items())
+    ]
+
+
+def _better_replayed(tables: Mapping[str, TableDescriptor], peers: Sequence[PeerConfig]) -> Iterator[str]:
+    if any(not peer.serial for peer in peers):
+        ordered = [name for name, table in tables.items() if _needs_order(table)]
+        if ordered:
+            yield (
+                f"{named(ordered)} cannot do without the order of a row's edits (KEEP_DELETED_CELLS, "
+                "NEW_VERSION_BEHAVIOR), and HBase keeps it with SERIAL only"
+            )
+
+
+def _needs_order(table: TableDescriptor) -> bool:
+    return any(
+        family.new_version_behavior or family.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper() != "FALSE"
+        for family in table.families.values()
+    )

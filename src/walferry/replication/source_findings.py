@@ -1,0 +1,68 @@
+"""What a source's own settings make of its replication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.peers import PeerConfig
+from walferry.hbase.server_pages import MOST_ASKED, some_settings
+from walferry.replication.finding import BULK_LOADS, Finding, named
+
+_ON = "hbase.replication"
+_LOADS = "hbase.replication.bulkload.enabled"
+_LOADS_ID = "hbase.replication.cluster.id"
+_CODEC = "hbase.replication.rpc.codec"
+_WITH_TAGS = "KeyValueCodecWithTags"
+
+
+def source_findings(source: HBaseClient, peers: Sequence[PeerConfig]) -> Iterator[Finding]:
+    """What the source's servers say in their settings (`/conf`), and what holds for all of its peers."""
+    if not peers:
+        yield Finding(
+            "stop", "source", "it has no replication peer that leads to a cluster: nothing is replicated. In HBase's "
+            "shell: add_peer",
+        )  # fmt: skip
+    found = some_settings(source)
+    if not found:
+        yield Finding(
+            "note", "source", f"the settings of its region servers cannot be read (/conf), so {_LOADS} and others are "
+            "unknown",
+        )  # fmt: skip
+        return
+    if source.release.replication_may_be_off and any(one.get(_ON) == "false" for one in found):
+        yield Finding(
+            "stop", "source", f"{_ON} is false in its hbase-site.xml: it replicates nothing. Set it to true, and "
+            "restart its servers one by one",
+        )  # fmt: skip
+    yield from _load_findings(found)
+    codecs = sorted({codec for one in found if (codec := one.get(_CODEC)) and not codec.endswith(_WITH_TAGS)})
+    if codecs:
+        yield Finding(
+            "warn", "source", f"{_CODEC} is {named(codecs)}: TTLs and visibility labels of single cells (tags) are not "
+            "shipped",
+        )  # fmt: skip
+    unlogged = [(server, source.unlogged_writes(server)) for server in source.servers()[:MOST_ASKED]]
+    if skipped := [f"{server.address} ({writes})" for server, writes in unlogged if writes]:
+        yield Finding(
+            "warn", "source", f"mutations skipped the log (SKIP_WAL) at {named(skipped)}: they are not replicated",
+        )  # fmt: skip
+
+
+def _load_findings(found: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
+    """Whether bulk loads are replicated (ReplicationUtils.isReplicationForBulkLoadDataEnabled, HFileReplicator)."""
+    if any(one.get(_LOADS) != "true" for one in found):
+        yield Finding(
+            "warn", BULK_LOADS, f"{_LOADS} is not true at the source: files that are loaded in bulk there do not reach "
+            "the sink, and nothing tells it",
+        )  # fmt: skip
+        return
+    names = {one.get(_LOADS_ID) or "" for one in found}
+    if names == {""}:
+        yield Finding("stop", BULK_LOADS, f"{_LOADS} is true at the source, but {_LOADS_ID} is not set there")
+        return
+    yield Finding(
+        "note", BULK_LOADS, f"the sink reads the files from the source's HDFS: each of its servers needs a folder "
+        f"{named(sorted(names - {''}))} with the source's core-site.xml and hdfs-site.xml below its "
+        "hbase.replication.conf.dir, which cannot be asked for",
+    )  # fmt: skip
