@@ -50,6 +50,23 @@ def plan(
         require_arrived(flown, wait)
 
 
+def status(
+    spec: ReplicateFile,
+    seconds: Annotated[float, typer.Option(min=0, help="look twice, so many seconds apart: how fast queues move")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Say of each replication peer what it has not shipped, how old that is and, if it is stuck, why: the table, the
+    row and the place in the log. Changes nothing."""
+    from walferry.replication.status import look
+    from walferry.replication.status_lines import lines
+
+    found = look(resolved(spec), seconds)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print("\n".join(lines(found)))
+
+
 def resolved(spec: Path) -> ResolvedReplicateSpec:
     from walferry.replication.spec import load_replicate_spec, resolve_replicate
     from walferry.run.given_spec import environment_connection

@@ -13,7 +13,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
 from walferry.hbase.zookeeper import ZooKeeper, first_server, parse_znode
 
-_LIVE_SERVERS = 1  # ClusterStatus.Option
+_LIVE_SERVERS = 2  # ClusterStatus.Option
 _QUEUES, _FILE_REFS = "replication/rs", "replication/hfile-refs"
 
 

@@ -10,7 +10,7 @@ from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.peers import PeerConfig
-from walferry.hbase.space_quotas import space_violations
+from walferry.hbase.quotas import exceeded_quotas
 from walferry.replication.canary import TABLE as CANARY
 from walferry.replication.finding import Finding, NotReplicatedError, named
 from walferry.replication.sink import open_sink, sink_address, watched_peers
@@ -128,17 +128,17 @@ def _look(
                 name: [family for family in table.families if peer.replicates(name, family)]
                 for name, table in tables.items()
             }
-            full = _full(client)
+            quotas = _quotas(client)
             for name, families in covered.items():
                 if families:
-                    findings += sink_table_findings(tables[name], families, peer, client, full)
+                    findings += sink_table_findings(tables[name], families, peer, client, quotas)
     return sink, findings
 
 
-def _full(sink: HBaseClient) -> dict[str, str]:
-    """`space_violations`; none if that may not be asked."""
+def _quotas(sink: HBaseClient) -> dict[str, str]:
+    """`exceeded_quotas`; none if that may not be asked."""
     try:
-        return space_violations(sink)
+        return exceeded_quotas(sink)
     except WalferryError:
         return {}
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.descriptors import DEFAULT_NAMESPACE, Family, TableDescriptor
+from walferry.hbase.descriptors import Family, TableDescriptor
 from walferry.hbase.errors import TableNotFoundError
 from walferry.hbase.peers import PeerConfig
+from walferry.hbase.quotas import exceeded_quota
 from walferry.replication.finding import Finding, named
 
 SCOPE = "REPLICATION_SCOPE"
@@ -59,9 +60,9 @@ def _to_add(peer: PeerConfig, table: str, families: Sequence[str]) -> str:
 
 
 def sink_table_findings(
-    table: TableDescriptor, families: Sequence[str], peer: PeerConfig, sink: HBaseClient, full: Mapping[str, str]
+    table: TableDescriptor, families: Sequence[str], peer: PeerConfig, sink: HBaseClient, quotas: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """What is wrong with a table at a sink, as far as these families go. `full`: `space_violations` there."""
+    """What is wrong with a table at a sink, as far as these families go. `quotas`: `exceeded_quotas` there."""
     where = f"at the sink of peer {peer.id}"
     try:
         there = sink.describe(table.name)
@@ -72,9 +73,9 @@ def sink_table_findings(
     except WalferryError as error:
         yield Finding("warn", table.name, f"it was not compared with the one {where}: {error}")
         return
-    if policy := full.get(table.name) or full.get(f"{_namespace(table.name)}:"):
+    if whose := exceeded_quota(quotas, table.name):
         yield Finding(
-            "stop", table.name, f"{where} it has used up its quota of space, or its namespace has ({policy}): {_BLOCKS}"
+            "stop", table.name, f"{where} the {whose} is over its quota of space ({quotas[whose]}): {_BLOCKS}"
         )
     if not enabled:
         yield Finding("stop", table.name, f"it is disabled {where}: {_BLOCKS}")
@@ -91,10 +92,6 @@ def sink_table_findings(
         ]  # fmt: skip
         if differences:
             yield Finding("warn", table.name, f"family {name} {where} differs: {'; '.join(differences)}")
-
-
-def _namespace(table: str) -> str:
-    return table.partition(":")[0] if ":" in table else DEFAULT_NAMESPACE
 
 
 def _families(names: Sequence[str]) -> str:

@@ -1,44 +1,80 @@
-"""HBase's own replication between the two clusters, set up as its shell does it."""
+"""HBase's own replication between two clusters, as somebody else would set it up, and specs about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import yaml
 
 from integration.migration.moves import cluster_keys, unique
 from walferry.embedded.cluster import MiniCluster
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import peers
+from walferry.hbase import peers_by_rpc, peers_in_zookeeper
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import table_name
+from walferry.hbase.versions import By
+
+REPLICATED = {"REPLICATION_SCOPE": "1", "VERSIONS": "1"}
+"""attributes of a family"""
+QUEUES_S = 60.0
 
 
-def key_of(cluster: MiniCluster) -> str:
-    """The cluster's key."""
-    return f"{cluster.address.zookeeper}:{cluster.address.znode}"
+def cluster_key(cluster: MiniCluster) -> str:
+    """As a peer names a cluster."""
+    return f"{cluster.host}:{cluster.ports.zookeeper}:{cluster.address.znode}"
 
 
 @contextmanager
 def native_peer(
-    source: HBaseClient, sink: MiniCluster, tables: Sequence[str] = (), *, enabled: bool = True, **config: Any
+    source: MiniCluster,
+    target: MiniCluster,
+    tables: Sequence[str] | Mapping[str, Sequence[str]],
+    enabled: bool = True,
+    *,
+    key: str | None = None,
+    **config: Any,
 ) -> Iterator[str]:
-    """A peer to the sink, of some tables or of all, until the block ends; `config`: fields of ReplicationPeer. Returns
-    its id."""
-    peer = unique("native_")
-    fields: dict[str, Any] = {"clusterkey": key_of(sink), "replicate_all": not tables, **config}
-    if tables:
-        fields["table_cfs"] = [pb.TableCF(table_name=table_name(name)) for name in tables]
-    message = pb.ReplicationPeer(**fields)
+    """A peer of the source with HBase's own endpoint, for tables, or families by table; removed at the end.
+
+    `key`: where it leads, instead of the target; `config`: more of its configuration.
+    """
+    families = tables if isinstance(tables, Mapping) else dict.fromkeys(tables, ())
+    peer_id = f"native{uuid4().hex[:8]}"
+    message = pb.ReplicationPeer(
+        clusterkey=key or cluster_key(target),
+        replicate_all=False,
+        table_cfs=[
+            pb.TableCF(table_name=table_name(table), families=[family.encode() for family in of])
+            for table, of in families.items()
+        ],
+        **config,
+    )
     state = pb.ReplicationState(state=pb.ReplicationState.ENABLED if enabled else pb.ReplicationState.DISABLED)
-    peers._WAYS[source.release.peers].add(source, peer, message, state)
-    try:
-        yield peer
-    finally:
-        source.remove_peer(peer)
+    with HBaseClient(source.address) as client:
+        way = peers_by_rpc if client.release.peers is By.MASTER else peers_in_zookeeper
+        way.add(client, peer_id, message, state)
+        try:
+            deadline = time.monotonic() + QUEUES_S
+            while len(client.peer_queues(peer_id)) < len(client.servers()):
+                assert time.monotonic() < deadline, f"peer {peer_id} has no queue at some server"
+                time.sleep(0.2)
+            yield peer_id
+        finally:
+            client.remove_peer(peer_id)
+
+
+def await_row(cluster: MiniCluster, table: str, row: bytes, deadline_s: float = 90.0) -> None:
+    """Wait until a row is there."""
+    deadline = time.monotonic() + deadline_s
+    with HBaseClient(cluster.address) as client:
+        while not any(client.scan(table, row, row + b"\0")):
+            assert time.monotonic() < deadline, f"row {row!r} of {table} did not come"
+            time.sleep(0.3)
 
 
 def make_both(source: HBaseClient, sink: HBaseClient, families: Sequence[str] = ("f",), name: str = "") -> str:

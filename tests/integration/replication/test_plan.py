@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from integration.migration.command import walferry
-from integration.replication.native import key_of, make_both, native_peer, spec_of
+from integration.replication.native import cluster_key, make_both, native_peer, spec_of
 from integration.streams.judging import wait_until
 from walferry.embedded.cluster import MiniCluster, Ports
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.descriptors import table_name
 from walferry.hbase.mutate import Cell
-from walferry.hbase.space_quotas import space_violations
+from walferry.hbase.quotas import exceeded_quotas
 from walferry.replication import canary
 
 pytestmark = pytest.mark.cluster
@@ -53,10 +52,10 @@ def at_small(small: MiniCluster) -> Iterator[HBaseClient]:
 
 
 @pytest.fixture
-def add(at_source: HBaseClient, target: MiniCluster) -> Iterator[Callable[..., str]]:
+def add(source: MiniCluster, target: MiniCluster) -> Iterator[Callable[..., str]]:
     """Adds a native peer to the target, which is gone at the end."""
     with ExitStack() as stack:
-        yield lambda *tables, sink=target, **config: stack.enter_context(native_peer(at_source, sink, tables, **config))
+        yield lambda *tables, sink=target, **config: stack.enter_context(native_peer(source, sink, tables, **config))
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_a_pair_that_works_has_nothing_that_stops_it_and_its_canary_arrives_from
     peer = add(table, canary.TABLE)
     answer = plan("--canary", peer=peer, tables=[table])
     assert (stops(answer), answer.returncode) == ([], 0), answer.stdout + answer.stderr
-    assert f"peer {peer}: enabled, to {key_of(target)} (HBase 2.6.3" in answer.stdout
+    assert f"peer {peer}: enabled, to {cluster_key(target)} (HBase 2.6.3" in answer.stdout
     assert f"{table}: f by {peer}; g by {peer}\n" in answer.stdout
     arrived = [line for line in answer.stdout.splitlines() if "arrived after" in line]
     assert len(arrived) == len(source.ports.region_servers)
@@ -93,12 +92,12 @@ def test_a_pair_that_works_has_nothing_that_stops_it_and_its_canary_arrives_from
 
 
 def test_scope_0_and_a_family_that_no_peer_names_are_stops_with_the_commands(
-    at_source: HBaseClient, at_target: HBaseClient, add: Any, plan: Plan
+    at_source: HBaseClient, at_target: HBaseClient, source: MiniCluster, target: MiniCluster, plan: Plan
 ) -> None:
     table = make_both(at_source, at_target, ["f", "g"])
     at_source.modify_table(at_source.describe(table).unreplicated())
-    peer = add(table_cfs=[pb.TableCF(table_name=table_name(table), families=[b"f"])], replicate_all=False)
-    answer = plan(peer=peer, tables=[table])
+    with native_peer(source, target, {table: ["f"]}) as peer:
+        answer = plan(peer=peer, tables=[table])
     assert answer.returncode == 1
     assert stops(answer) == [
         f"{table}: families f, g have REPLICATION_SCOPE 0, so no edit of them is replicated: alter '{table}', "
@@ -146,7 +145,7 @@ def test_a_key_that_leads_to_no_cluster_to_none_with_servers_or_to_the_source_it
     """As after somebody has moved the sink. (HBase 2.6 adds no peer whose key leads nowhere.)"""
     table, zk = make_both(at_source, at_target), at_target.zk
     zk.create("/moved/hbaseid", str(uuid.uuid4()).encode(), makepath=True)
-    peer = add(table, clusterkey=f"{target.address.zookeeper}:/moved")
+    peer = add(table, key=f"{target.address.zookeeper}:/moved")
     place = f"peer {peer}: ZooKeeper at {target.address.zookeeper}, /moved"
     assert stops(plan(peer=peer, tables=[table])) == [f"{place} has an HBase without a live region server"]
     (leads_elsewhere,) = stops(plan(peer=peer, tables=[table], target=target))
@@ -164,11 +163,11 @@ def test_a_key_that_leads_to_no_cluster_to_none_with_servers_or_to_the_source_it
 
 
 def test_a_loop_is_named(
-    at_source: HBaseClient, at_target: HBaseClient, source: MiniCluster, add: Any, plan: Plan
+    at_source: HBaseClient, at_target: HBaseClient, source: MiniCluster, target: MiniCluster, add: Any, plan: Plan
 ) -> None:
     table = make_both(at_source, at_target)
     peer = add(table)
-    with native_peer(at_target, source, [table]) as back:
+    with native_peer(target, source, [table]) as back:
         answer = plan(peer=peer, tables=[table])
     assert f"warn: peer {peer}: a loop: its sink replicates back to the source (peer {back} there)." in answer.stdout
     assert answer.returncode == 0
@@ -185,12 +184,10 @@ def test_a_table_over_its_quota_of_space_is_named(
     at_small.put("hbase:quota", [Cell(b"t." + table.encode(), b"q", b"s", limit)])
     at_small.put(table, [Cell(b"r", b"f", b"q", b"v")])
     at_small.flush_table(table)
-    wait_until(lambda: table in space_violations(at_small), "the master does not see it")
+    wait_until(lambda: f"table {table}" in exceeded_quotas(at_small), "the master does not see it")
     (line,) = stops(plan(peer=peer, tables=[table]))
     where = f"at the sink of peer {peer}"
-    assert line.startswith(
-        f"{table}: {where} it has used up its quota of space, or its namespace has (NO_INSERTS): the"
-    )
+    assert line.startswith(f"{table}: {where} the table {table} is over its quota of space (NO_INSERTS): the first")
 
 
 def test_a_source_without_a_peer_replicates_nothing(at_source: HBaseClient, at_target: HBaseClient, plan: Plan) -> None:
