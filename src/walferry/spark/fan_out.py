@@ -186,6 +186,8 @@ class SparkGoneError(TransientError):
 _WORKER_LOST = (
     "Python worker exited unexpectedly",
     "Python worker failed to connect back",
+    # the process that starts Python workers was killed with some that waited for work: Spark cannot tell it
+    "java.io.IOException: Stream closed",
     "ExecutorLostFailure",
     "ExecutorDeadException",
     "FetchFailed",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
@@ -174,6 +175,21 @@ def test_a_job_whose_worker_is_killed_is_repeated(
     monkeypatch.setattr(time, "sleep", lambda _: None)
     sums: list[int] = []
     retry_work(lambda: sums.append(sum(fan_out(spark, work, range(4), what="add"))))
+    assert sums == [6]
+
+
+def test_a_job_is_repeated_after_all_of_sparks_python_processes_were_killed(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = fan_out(spark, lambda _: [os.getpid(), os.getppid()], [1, 2], what="ask")
+    processes = [psutil.Process(pid) for pid in set(idle)]
+    for process in processes:
+        process.kill()
+    _, left = psutil.wait_procs(processes, timeout=60)
+    assert left == []
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    sums: list[int] = []
+    retry_work(lambda: sums.append(sum(fan_out(spark, lambda number: [number], range(4), what="add"))))
     assert sums == [6]
 
 
