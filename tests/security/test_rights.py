@@ -67,6 +67,8 @@ def undone(command: str) -> list[str]:
     if (acl := re.fullmatch(r"hdfs dfs -setfacl (-R )?-m (user:\w+:)\S+ (\S+)", command)) is not None:
         inherited = [f"hdfs dfs -setfacl -x default:{acl[2]} {acl[3]}"] if ",default:" in command else []
         return [f"hdfs dfs -setfacl {acl[1] or ''}-x {acl[2]} {acl[3]}", *inherited]
+    if (mode := re.fullmatch(r"hdfs dfs -chmod 711 (\S+)", command)) is not None:
+        return [f"hdfs dfs -chmod 700 {mode[1]}"]
     return ["hdfs dfs -chown hbase /hbase/staging/walferry"] if f"-chown {USER} " in command else []
 
 

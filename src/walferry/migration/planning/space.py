@@ -45,8 +45,10 @@ def _other_owner(files: WebHdfs, root: str) -> Owner | None:
 
 
 def staging_findings(spec: ResolvedSpec) -> Iterator[Finding]:
-    """Whether the user may write to the staging folder, where files wait to be loaded, or create it."""
+    """Whether the user may write to the staging folder, where files wait to be loaded, or create it, and whether HBase
+    may then pass through it."""
     target, files = spec.target, hdfs_of(spec.target.address())
+    seen: set[str] = set()
     for pair in spec.tables:
         wanted = folder = staging_folder(target.address().root_path, pair.target)
         try:
@@ -55,16 +57,37 @@ def staging_findings(spec: ResolvedSpec) -> Iterator[Finding]:
         except PermissionDeniedError as error:
             yield Finding("refuse", "target", f"{error.message} (history: bulk writes to {wanted})")
             continue
+        if folder in seen:
+            continue
+        seen.add(folder)
         allowed = files.allows(folder, "rwx")
+        made = wanted.rpartition("/")[0]
         if allowed is None:
             yield Finding("warn", "target", f"cannot determine whether {files.user} may write to {folder}")
         elif not allowed:
-            made = wanted.rpartition("/")[0]
             yield Finding(
                 "refuse", "target", f"{files.user} may not write to {folder}; let the HBase user create {made} and "
                 f"give it to {files.user}: hdfs dfs -mkdir -p {made}; hdfs dfs -chown {files.user} {made}; "
                 f"hdfs dfs -chmod 711 {made}",
             )  # fmt: skip
+        else:
+            yield from _closed_to_hbase(files, target.address().root_path, made)
+
+
+def _closed_to_hbase(files: WebHdfs, root_path: str, made: str) -> Iterator[Finding]:
+    """HBase's servers take the files out of the staging folder as their own user, whom the root folder belongs to."""
+    root, staging = files.status(root_path), files.status(made)
+    if root is None or staging is None or root.owner is None or staging.owner is None or staging.mode is None:
+        return
+    if root.owner.user == staging.owner.user or staging.mode & 0o001:
+        return
+    # Whether a group or an ACL lets HBase in is not told.
+    unsure = bool(staging.mode & 0o010)
+    may = "may be unable to" if unsure else "cannot"
+    yield Finding(
+        "warn" if unsure else "refuse", "target", f"{made} has the mode {staging.mode:o}, so HBase's own user "
+        f"{root.owner.user} {may} load files from there: hdfs dfs -chmod 711 {made}",
+    )  # fmt: skip
 
 
 def space_findings(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:

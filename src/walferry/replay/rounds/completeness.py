@@ -154,7 +154,7 @@ def _was_empty(run: Run, file: ledger.RecordedFile) -> bool:
 def _account_for_empty(run: Run, files: Iterable[WalFile]) -> None:
     """Record files without an entry as sealed and applied."""
     for file in sorted(files, key=lambda file: file.name):
-        log.info("WAL file %s holds nothing: its server died at once", file.name)
+        log.info("WAL file %s holds no entry", file.name)
         run.ledger.log.see_files([as_seen(file, sealed=True)])
         size = file.length
         nothing = [WalRange(file.name, 0, size, pair.source, 0, 0, None, None, "applied") for pair in run.tables]
