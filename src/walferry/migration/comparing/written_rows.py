@@ -26,7 +26,7 @@ from walferry.hbase.descriptors import Range, Region
 from walferry.ledger import ComparedTable
 from walferry.migration.repairing.known_differences import known_rows
 from walferry.migration.sides.digest import Outcome, RangePair, Scan, compare_pair, scans
-from walferry.migration.sides.fragile_rows import NONE, RowSpan, RowSpans
+from walferry.migration.sides.fragile_rows import RowSpan, RowSpans
 from walferry.migration.sides.row_sides import Bounds, differing_cells, row_sides
 from walferry.migration.sides.store_files import Files, store_files
 from walferry.migration.sides.stored_sides import rules_of
@@ -244,7 +244,8 @@ def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) 
         outcomes = list(readers.map(compared, asked, [*(set(some) for some, _ in parts), *([None] * len(ranges))]))
         found = sorted({row for outcome, _ in outcomes for row in outcome.rows})
         in_ranges = sum(max(one.source.rows, one.target.rows) for one, _ in outcomes[len(outcomes) - len(ranges) :])
-        fragile = sum((outcome.fragile for outcome, _ in outcomes), NONE)
+        # Not one by one: each sum looks at all spans before it.
+        fragile = RowSpans.of(span for outcome, _ in outcomes for span in outcome.fragile)
         differ: dict[bytes, str]
         if len(found) > LOOKED_AT_AGAIN:
             differ = dict.fromkeys(found, "")
