@@ -82,12 +82,15 @@ class Local:
         with _translated(path):
             if not os.path.lexists(path):
                 return False
-            if not Path(path).is_dir() or Path(path).is_symlink():
-                Path(path).unlink()
-            elif recursive:
-                _remove_tree(path)
-            else:
-                Path(path).rmdir()
+            try:
+                if not Path(path).is_dir() or Path(path).is_symlink():
+                    Path(path).unlink()
+                elif recursive:
+                    _remove_tree(path)
+                else:
+                    Path(path).rmdir()
+            except FileNotFoundError:
+                return False  # another process was faster
             return True
 
     def mkdirs(self, path: str, permission: int | None = None) -> None:

@@ -111,6 +111,13 @@ def test_of_two_renames_to_one_destination_only_one_happens(
     assert (b"".join(files.read(wanted)), Path(first).exists(), Path(second).exists()) == (b"1", False, True)
 
 
+def test_what_another_process_deletes_between_a_look_and_the_deletion_is_not_there(
+    files: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "lexists", lambda path: True)
+    assert not files.delete(f"{tmp_path}/gone")
+
+
 def test_two_processes_delete_the_same_folder(files: Local, tmp_path: Path) -> None:
     for number in range(300):
         files.write(f"{tmp_path}/both/{number % 7}/{number}", [b"x"])
