@@ -173,6 +173,7 @@ def test_a_loop_is_named(
     assert answer.returncode == 0
 
 
+@pytest.mark.long
 def test_a_table_over_its_quota_of_space_is_named(
     at_source: HBaseClient, at_small: HBaseClient, small: MiniCluster, add: Any, plan: Plan
 ) -> None:

@@ -206,6 +206,7 @@ def test_a_sink_that_takes_no_changes_is_named(
         assert fault in cause
 
 
+@pytest.mark.long
 def test_the_queue_of_a_dead_server_is_shown_until_it_is_shipped(
     source: MiniCluster,
     target: MiniCluster,
