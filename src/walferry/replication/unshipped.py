@@ -54,7 +54,7 @@ class Unshipped:
     whole: bool = True
     """whether the logs were read up to that edit, or to their end"""
     read_to_ms: int | None = None
-    """newest write time of what was read"""
+    """if they were not: what was not read is no older"""
     ends: Mapping[str, int] = field(default_factory=dict)
     """bytes of each log up to where reading ended"""
     read_to_end: Collection[str] = ()
@@ -73,12 +73,12 @@ def unshipped(files: FileSystem, root: str, queue: Queue, peer: PeerConfig, sink
         for group, logs in queue.logs.items()
     ]
     first = min((one for one in found if one.oldest), key=_write_ms, default=None)
-    times = [one.read_to_ms for one in found if one.read_to_ms is not None]
+    times = [one.read_to_ms for one in found if one.read_to_ms is not None and not one.whole]
     return Unshipped(
         None if first is None else first.oldest,
         {} if first is None else first.tables,
         all(one.whole for one in found),
-        max(times, default=None),
+        min(times, default=None),
         {name: end for one in found for name, end in one.ends.items()},
         frozenset(name for one in found for name in one.read_to_end),
         next((one.unreadable for one in found if one.unreadable), None),

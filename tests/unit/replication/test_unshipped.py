@@ -147,3 +147,19 @@ def test_a_damaged_log_is_told(tmp_path: Path) -> None:
     read = found(tmp_path, {FIRST: header() + edit(scopes={}) + b"\xff" * 40 + TRAILER})
     assert (read.oldest, read.whole) == (None, False)
     assert f"{FIRST} cannot be read past byte" in (read.unreadable or "")
+
+
+def test_of_two_groups_that_were_not_read_whole_the_older_limit_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_BYTES", 900)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 200)
+    groups = {"rs%2C1%2C2.a": 9, "rs%2C1%2C2.b": 3, "rs%2C1%2C2.c": 1}
+    folder = tmp_path / "WALs" / SERVER
+    folder.mkdir(parents=True)
+    for group, ms in groups.items():
+        entries = 1 if ms == 1 else 100
+        (folder / f"{group}.7").write_bytes(header() + edit(scopes={}, write_time=ms) * entries)
+    logs = {group: (f"{group}.7",) for group in groups}
+    read = unshipped(Local(), str(tmp_path), Queue("1", SERVER, SERVER, logs, dict.fromkeys(groups, 0)), peer(), None)
+    assert (read.whole, read.read_to_ms) == (False, 3)
