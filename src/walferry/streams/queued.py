@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 from walferry.errors import GapError
 from walferry.replay.keeping.protect import way_of
 from walferry.streams.stream_run import StreamRun
 from walferry.wal.files import list_wals, parse_wal_name
+
+PAUSES_S = (0.0, 1.0, 2.0)
+"""before each further listing: a log may be newer than the last one, or on its way to the archive"""
 
 
 def require_queued_here(run: StreamRun, listed: Collection[str]) -> None:
@@ -26,7 +30,10 @@ def require_queued_here(run: StreamRun, listed: Collection[str]) -> None:
     missing = {name for name, place in placed.items() if fences.starts_by(place)}
     if missing:
         missing -= run.ledger.log.applied(missing)
-    if missing:  # a log that is newer than the listing, or that has moved
+    for pause in PAUSES_S:
+        if not missing:
+            return
+        time.sleep(pause)
         missing -= {file.name for file in list_wals(run.wal_files, run.wal_root)}
     if not missing:
         return

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,6 +34,14 @@ def run_of(root: Path, *queued: str, applied: frozenset[str] = frozenset(), prot
     return cast(StreamRun, cast(Any, found))
 
 
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What is waited for between two listings."""
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    return waited
+
+
 def test_a_queued_log_that_is_in_no_folder_is_a_gap_that_names_its_server(tmp_path: Path) -> None:
     run = run_of(tmp_path, FIRST, SECOND, THIRD)
     (tmp_path / "oldWALs" / THIRD).touch()
@@ -53,3 +62,18 @@ def test_what_is_listed_live_archived_sent_or_older_than_the_stream_is_no_gap(tm
 
 def test_without_a_peer_no_queue_is_asked(tmp_path: Path) -> None:
     require_queued_here(run_of(tmp_path, FIRST, protect="stage"), [])
+
+
+def test_a_log_that_appears_late_is_no_gap(
+    tmp_path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path, FIRST)
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if seconds == 2:
+            (tmp_path / "oldWALs" / FIRST).touch()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    require_queued_here(run, [])
+    assert pauses == [0, 1, 2]
