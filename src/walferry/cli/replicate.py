@@ -27,10 +27,10 @@ def plan(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what stops or changes HBase's own replication of tables. Changes nothing but, with --canary, the table
-    walferry_canary."""
+    """Say what stops or changes HBase's own replication of tables. Changes nothing but, with --canary, a table
+    walferry_canary_… of its own."""
     from walferry.replication.canary import fly_all, require_arrived
-    from walferry.replication.plan import make_plan, require
+    from walferry.replication.plan import make_plan, require, stopped_peers
 
     wanted = resolved(spec)
     found = make_plan(wanted)
@@ -38,8 +38,8 @@ def plan(
         _show(found)
     flown = []
     if canary:
-        reached = [peer.id for peer in found.peers if peer.version is not None]
-        for one in fly_all(wanted, reached, wait, dry_run=dry_run, tracked=lambda servers: tracked(servers, "canary")):
+        stopped = stopped_peers(found)
+        for one in fly_all(wanted, stopped, wait, dry_run=dry_run, tracked=lambda servers: tracked(servers, "canary")):
             flown.append(one)
             if not as_json:
                 _show_flown(one, wait)
@@ -99,5 +99,13 @@ def _show_flown(flown: Flown, wait: float) -> None:
     if flown.kept_back is not None:
         print(f"canary: {flown.kept_back}")
     for row in flown.arrivals:
+        if row.why is not None:
+            print(f"canary: peer {flown.peer}: no row could be written at {row.server}: {row.why}")
+            continue
         when = f"arrived after {row.seconds:.1f} s" if row.seconds is not None else f"has not arrived in {wait:g} s"
         print(f"canary: peer {flown.peer}: the row written at {row.server} {when}")
+    if flown.others and flown.arrivals:
+        others = ", ".join(flown.others)
+        print(
+            f"canary: unless {others} lead elsewhere, it may have come by them: of peer {flown.peer} it proves nothing"
+        )

@@ -11,7 +11,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.peers import PeerConfig
 from walferry.hbase.quotas import exceeded_quotas
-from walferry.replication.canary import TABLE as CANARY
+from walferry.replication import canary
 from walferry.replication.finding import Finding, NotReplicatedError, named
 from walferry.replication.sink import open_sink, sink_address, watched_peers
 from walferry.replication.sink_findings import Sink, sink_findings
@@ -60,11 +60,18 @@ def require(plan: ReplicationPlan) -> None:
         )
 
 
+def stopped_peers(plan: ReplicationPlan) -> set[str]:
+    """The peers by which nothing can arrive, or not at the sink: what is found about the peer itself stops it, or its
+    sink's master does not answer."""
+    stops = {finding.subject for finding in plan.findings if finding.level == "stop"}
+    return {peer.id for peer in plan.peers if peer.version is None or f"peer {peer.id}" in stops}
+
+
 def make_plan(spec: ResolvedReplicateSpec) -> ReplicationPlan:
     """Examine both clusters. Raises UsageError for a peer or a table that is not there, and the errors of the source's
     client. What cannot be asked of a sink is a finding."""
     with HBaseClient(spec.source.address()) as source:
-        there = [name for name in source.tables() if name != CANARY]
+        there = [name for name in source.tables() if not canary.is_canary(name)]
         tables = {name: source.describe(name) for name in matching_tables(spec.tables, there)}
         return examine(spec, source, watched_peers(spec, source), tables)
 
@@ -88,7 +95,7 @@ def examine(
                 peer.id, peer.enabled, peer.serial, peer.cluster_key, version, cluster_id, what_it_replicates(peer)
             )
         )
-    findings += [finding for table in tables.values() for finding in table_findings(table, peers)]
+    findings += [finding for table in tables.values() for finding in table_findings(table)]
     findings += nobody_findings(tables, peers)
     return ReplicationPlan(
         source.version(), source_id, plans,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.errors import TransientError, WalferryError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.errors import AccessDeniedError, ServerGoneError
+from walferry.hbase.errors import ServerGoneError
 from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.hbase.zookeeper import ZooKeeper
 from walferry.replication.finding import Finding
@@ -32,26 +32,30 @@ def sink_findings(
     subject = f"peer {peer.id}"
     place = f"ZooKeeper at {sink.address.zookeeper}, {sink.address.znode}"
     try:
-        sink_id = sink.cluster_id()
+        sink_id, servers = sink.cluster_id(), sink.servers()
     except ServerGoneError:
         return None, [
             Finding("stop", subject, f"{place} has no HBase{_others(sink.zookeeper)}. Its key: {peer.cluster_key}")
         ]
-    except AccessDeniedError as error:
-        return None, [Finding("note", subject, f"its sink was not examined: {error}")]
     except TransientError as error:
         return None, [Finding("stop", subject, f"its sink does not answer from here: {error}")]
+    except WalferryError as error:  # a login that is refused, for example
+        return None, [Finding("warn", subject, f"its sink was not examined: {error}")]
     found = [
         *_identity(spec, source_id, sink_id, peer, sink, subject),
-        *_servers(sink, subject, place),
         *_cost(peer, subject),
     ]
+    if not servers:
+        found.append(Finding("stop", subject, f"{place} has an HBase without a live region server"))
     try:
         version = sink.version()
-        found += _onwards(source_id, sink, subject)
     except WalferryError as error:
         found.append(Finding("warn", subject, f"the tables of its sink were not compared: {error}"))
-        version = None
+        return Sink(sink_id, None), found
+    try:
+        found += _onwards(source_id, sink, subject)
+    except WalferryError as error:
+        found.append(Finding("note", subject, f"whether its sink replicates onwards is not known: {error}"))
     return Sink(sink_id, version), found
 
 
@@ -68,7 +72,7 @@ def _identity(
     try:
         with HBaseClient(keyed_address(peer.cluster_key, spec.source.address()), timeout_s=sink.timeout_s) as keyed:
             keyed_id = keyed.cluster_id()
-    except (UsageError, TransientError) as error:
+    except WalferryError as error:
         yield Finding(
             "stop" if isinstance(error, ServerGoneError) else "warn", subject, f"where its key leads: {error}"
         )
@@ -78,11 +82,6 @@ def _identity(
             "stop", subject, f"its key {peer.cluster_key} leads to another cluster ({keyed_id}) than the target "
             f"({sink_id})",
         )  # fmt: skip
-
-
-def _servers(sink: HBaseClient, subject: str, place: str) -> Iterator[Finding]:
-    if not sink.servers():
-        yield Finding("stop", subject, f"{place} has an HBase without a live region server")
 
 
 def _others(zookeeper: ZooKeeper) -> str:

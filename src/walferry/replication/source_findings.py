@@ -13,7 +13,7 @@ _ON = "hbase.replication"
 _LOADS = "hbase.replication.bulkload.enabled"
 _LOADS_ID = "hbase.replication.cluster.id"
 _CODEC = "hbase.replication.rpc.codec"
-_WITH_TAGS = "KeyValueCodecWithTags"
+_WITH_TAGS = "CodecWithTags"
 
 
 def source_findings(source: HBaseClient, peers: Sequence[PeerConfig]) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def source_findings(source: HBaseClient, peers: Sequence[PeerConfig]) -> Iterato
             "unknown",
         )  # fmt: skip
         return
-    if source.release.replication_may_be_off and any(one.get(_ON) == "false" for one in found):
+    if source.release.replication_may_be_off and any(_is(one, _ON, "false") for one in found):
         yield Finding(
             "stop", "source", f"{_ON} is false in its hbase-site.xml: it replicates nothing. Set it to true, and "
             "restart its servers one by one",
@@ -49,9 +49,14 @@ def source_findings(source: HBaseClient, peers: Sequence[PeerConfig]) -> Iterato
         )  # fmt: skip
 
 
+def _is(settings: Mapping[str, str], name: str, value: str) -> bool:
+    """As Hadoop's Configuration.getBoolean reads a setting."""
+    return settings.get(name, "").strip().lower() == value
+
+
 def _load_findings(found: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
     """Whether bulk loads are replicated (ReplicationUtils.isReplicationForBulkLoadDataEnabled, HFileReplicator)."""
-    if any(one.get(_LOADS) != "true" for one in found):
+    if any(not _is(one, _LOADS, "true") for one in found):
         yield Finding(
             "warn", BULK_LOADS, f"{_LOADS} is not true at the source: files that are loaded in bulk there do not reach "
             "the sink, and nothing tells it",

@@ -23,7 +23,7 @@ def is_replicated(family: Family) -> bool:
     return family.attributes.get(SCOPE, "0") != "0"
 
 
-def table_findings(table: TableDescriptor, peers: Sequence[PeerConfig]) -> Iterator[Finding]:
+def table_findings(table: TableDescriptor) -> Iterator[Finding]:
     """What is wrong with a table at the source."""
     unscoped = sorted(name for name, family in table.families.items() if not is_replicated(family))
     if unscoped:
@@ -44,9 +44,8 @@ def nobody_findings(tables: Mapping[str, TableDescriptor], peers: Sequence[PeerC
             continue
         whole = len(left) == len(table.families)
         what = "it" if whole else f"family {named(left)}"
-        yield Finding(
-            "stop", name, f"no peer replicates {what}: {'; '.join(_to_add(peer, name, left) for peer in peers)}"
-        )
+        who = "no peer replicates" if len(peers) > 1 else f"peer {peers[0].id} does not replicate"
+        yield Finding("stop", name, f"{who} {what}: {'; '.join(_to_add(peer, name, left) for peer in peers)}")
 
 
 def _to_add(peer: PeerConfig, table: str, families: Sequence[str]) -> str:

@@ -29,6 +29,8 @@ ROWS_SECONDS = 1.0
 RELEASE_SECONDS = 600.0
 PLACE_SECONDS = 30.0
 """time between two looks at whether servers log where the stream reads"""
+LOOK_FREE_SECONDS, LOOK_SHARE = 0.1, 10
+"""a look that takes longer, with thousands of servers, is made again only after so many times that"""
 
 
 class Passes:
@@ -51,7 +53,7 @@ class Passes:
         self._pace, self._owed = Pace(), (0, 0)
         self._most_bytes = math.inf
         self._looked, self._let_go = -LOOK_SECONDS, steady_s()
-        self._placed, self._all_here = -PLACE_SECONDS, True
+        self._placed, self._all_here, self._rest_s = -PLACE_SECONDS, True, 0.0
 
     def make(self) -> None:
         """Until what is held changes: an item was released from quarantine, or a snapshot begins or was sent. The log
@@ -118,12 +120,13 @@ class Passes:
                 self._times.tell(passed.read_ms, sent - self._snapshots.snapshots.in_progress)
 
     def _is_all_here(self) -> bool:
-        """Whether servers log where the stream reads; False while that cannot be found out, which is tried every half
-        minute. Raises TransientError if some log elsewhere, and GapError if some did: the stream would take that for
-        silence."""
-        if not self._all_here and steady_s() - self._placed < PLACE_SECONDS:
+        """Whether servers log where the stream reads. False while that cannot be found out, which is tried every half
+        minute, and while the last look is too young for what it cost. Raises TransientError if some log elsewhere, and
+        GapError if some did: the stream would take that for silence."""
+        began = steady_s()
+        if began - self._placed < (self._rest_s if self._all_here else PLACE_SECONDS):
             return False
-        self._placed, self._all_here = steady_s(), False
+        self._placed, self._all_here = began, False
         run = self._run
         try:
             obstacle = log_obstacle(run.source, run.source_tables, run.wal_files)
@@ -135,6 +138,7 @@ class Passes:
         if obstacle is not None:
             raise TransientError(f"source: {obstacle}", side="source")
         self._all_here = True
+        self._rest_s = LOOK_SHARE * max(0.0, steady_s() - began - LOOK_FREE_SECONDS)
         return True
 
 

@@ -78,7 +78,7 @@ def test_a_pair_that_works_has_nothing_that_stops_it_and_its_canary_arrives_from
     at_source: HBaseClient, at_target: HBaseClient, source: MiniCluster, target: MiniCluster, add: Any, plan: Plan
 ) -> None:
     table = make_both(at_source, at_target, ["f", "g"])
-    peer = add(table, canary.TABLE)
+    peer = add(table, canary.table_of(at_source.cluster_id()))
     answer = plan("--canary", peer=peer, tables=[table])
     assert (stops(answer), answer.returncode) == ([], 0), answer.stdout + answer.stderr
     assert f"peer {peer}: enabled, to {cluster_key(target)} (HBase 2.6.3" in answer.stdout
@@ -103,7 +103,7 @@ def test_scope_0_and_a_family_that_no_peer_names_are_stops_with_the_commands(
         f"{table}: families f, g have REPLICATION_SCOPE 0, so no edit of them is replicated: alter '{table}', "
         "{NAME => 'f', REPLICATION_SCOPE => '1'}, {NAME => 'g', REPLICATION_SCOPE => '1'}. What was written before "
         "must be copied",
-        f"{table}: no peer replicates family g: append_peer_tableCFs '{peer}', {{'{table}' => ['g']}}",
+        f"{table}: peer {peer} does not replicate family g: append_peer_tableCFs '{peer}', {{'{table}' => ['g']}}",
     ]
     assert answer.stderr.splitlines()[-1] == f"error: 2 findings stop edits: see {table}"
 
@@ -214,7 +214,8 @@ def test_a_canary_waits_for_no_peer_that_does_not_ship_it(
     table = make_both(at_source, at_target)
     peer = add(table)
     answer = plan("--canary", peer=peer, tables=[table])
+    name = canary.table_of(at_source.cluster_id())
     why = f"peer {peer} replicates named tables only; in HBase's shell: append_peer_tableCFs '{peer}', "
-    assert f"canary: {why}{{'{canary.TABLE}' => []}}" in answer.stdout
+    assert f"canary: {why}{{'{name}' => []}}" in answer.stdout
     assert answer.stderr.splitlines()[-1].startswith("error: the canary was not flown: ")
     assert answer.returncode == 1

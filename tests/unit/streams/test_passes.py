@@ -36,7 +36,7 @@ def test_a_snapshot_is_told_how_far_the_log_was_followed_and_how_that_is_recorde
     times: Any = SimpleNamespace(due=True, tell=lambda moment, tables: calls.append(f"resolved {sorted(tables)}"))
     passes = Passes.__new__(Passes)
     passes._run = cast(StreamRun, SimpleNamespace(source_tables=["held", "t"], source=None, wal_files=None))
-    passes._all_here = True
+    passes._all_here, passes._placed, passes._rest_s = True, 0.0, 0.0
     monkeypatch.setattr(passes_module, "log_obstacle", lambda *_: calls.append("looked where servers log"))
     monkeypatch.setattr(passes_module, "require_queued_here", lambda *_: calls.append("looked into the queues"))
     passes._turn = cast(Turn, None)
@@ -147,3 +147,23 @@ def test_the_error_of_a_log_that_was_deleted_says_what_can_be_done(stream: tuple
     with pytest.raises(GapError, match=r"WAL file b is missing .* was not sent past byte 7: HBase .* put it into oldW"):
         passes._pass()
     assert marked == ["b"]
+
+
+def test_a_look_that_takes_long_is_not_made_at_each_resolved_time(
+    stream: tuple[Passes, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of servers: times are told less often then."""
+    passes, told = stream
+    now, looks = [1000.0], [0]
+
+    def look(*_: object) -> None:
+        looks[0] += 1
+        now[0] += 2
+
+    monkeypatch.setattr(passes_module, "steady_s", lambda: now[0])
+    monkeypatch.setattr(passes_module, "log_obstacle", lambda *_: None)
+    monkeypatch.setattr(passes_module, "require_queued_here", look)
+    for _ in range(41):
+        passes._pass()
+        now[0] += 1
+    assert (looks, told) == ([3], [7, 7, 7])
