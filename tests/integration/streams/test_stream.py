@@ -198,6 +198,7 @@ def test_a_region_server_is_killed_with_bytes_in_its_log_that_it_had_not_acknowl
     assert json.loads(streamer.command("quarantine", "list", streamer.name, "--json").stdout) == []
 
 
+@pytest.mark.long
 def test_what_a_server_has_logged_elsewhere_while_nobody_looked_ends_the_stream_by_its_name(
     victim: Server, source: MiniCluster, at_source: HBaseClient, lay: Lay
 ) -> None:
