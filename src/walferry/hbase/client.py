@@ -20,7 +20,7 @@ from walferry.hbase import read_points as mvcc
 from walferry.hbase import rights as granted
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import login
-from walferry.hbase.descriptors import Region, TableDescriptor
+from walferry.hbase.descriptors import Range, Region, TableDescriptor
 from walferry.hbase.errors import RegionNotServedError, TableNotFoundError, TableStateError
 from walferry.hbase.locations import Located, Locations
 from walferry.hbase.mutate import Cell
@@ -420,7 +420,7 @@ class HBaseClient:
         *,
         families: Sequence[str] | None = None,
         max_result_bytes: int = MAX_RESULT_BYTES,
-        rows: Sequence[bytes] = (),
+        rows: Sequence[bytes | Range] = (),
         since_ms: int | None = None,
     ) -> Iterator[bytes]:
         """Every stored cell from row `start` (included) to row `stop` (excluded), in HBase's order; b"" = no bound.
@@ -428,9 +428,9 @@ class HBaseClient:
         Raw: all versions, delete markers, masked cells, cells beyond their family's TTL, tags. The server leaves out
         cells beyond a TTL of their own (tag 8), and compactions drop what no reader sees. Yields cell blocks (a
         sequence of int32 length + KeyValue with tags) of whole rows only: about `max_result_bytes` each, more if a
-        single row is larger. The server does not cache the blocks it reads. `rows` limits the scan to these rows, which
-        must be in order: the server seeks from one to the next. `since_ms` limits it to cells and delete markers of
-        that timestamp or newer: the server skips store files without any.
+        single row is larger. The server does not cache the blocks it reads. `rows` limits the scan to these rows and
+        ranges of rows, in order: the server seeks from one to the next. `since_ms` limits it to cells and delete
+        markers of that timestamp or newer: the server skips store files without any.
 
         A scan survives region moves, splits, lost scanners and restarts: it continues after the last row yielded, so
         that no row is missing or repeated. Raises TableNotFoundError, and TransientError after REGION_ATTEMPTS failures

@@ -20,7 +20,7 @@ from walferry.errors import DamagedInputError, TransientError
 from walferry.formats.cells import index_cells, row_at, row_starts
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
-from walferry.hbase.descriptors import Region
+from walferry.hbase.descriptors import Range, Region
 from walferry.hbase.retry import REGION_ATTEMPTS, pause_s, repeatable
 from walferry.hbase.rpc import CODEC_WITH_TAGS
 
@@ -56,7 +56,7 @@ def scan_raw(
     *,
     families: Sequence[str] | None = None,
     max_result_bytes: int = MAX_RESULT_BYTES,
-    rows: Sequence[bytes] = (),
+    rows: Sequence[bytes | Range] = (),
     since_ms: int | None = None,
 ) -> Iterator[bytes]:
     query = _Query(families, True, ALL_VERSIONS, max_result_bytes, _filter_of(rows) if rows else None, since_ms)
@@ -124,10 +124,12 @@ def split_rows(block: bytes) -> dict[bytes, bytes]:
     return {row_at(buffer, start): block[start:end] for start, end in zip(starts, ends, strict=True)}
 
 
-def _filter_of(rows: Sequence[bytes]) -> pb.Filter:
-    """HBase's MultiRowRangeFilter for single rows."""
+def _filter_of(rows: Sequence[bytes | Range]) -> pb.Filter:
+    """HBase's MultiRowRangeFilter for single rows, and ranges of rows."""
+    bounds = [(row, row, True) if isinstance(row, bytes) else (*row, False) for row in rows]
     ranges = [
-        pb.RowRange(start_row=row, start_row_inclusive=True, stop_row=row, stop_row_inclusive=True) for row in rows
+        pb.RowRange(start_row=start, start_row_inclusive=True, stop_row=stop, stop_row_inclusive=with_stop)
+        for start, stop, with_stop in bounds
     ]
     return pb.Filter(
         name="org.apache.hadoop.hbase.filter.MultiRowRangeFilter",

@@ -182,6 +182,17 @@ def test_a_raw_scan_of_some_rows_shows_all_that_is_stored_of_these_and_of_no_oth
     )
 
 
+def test_a_raw_scan_of_rows_and_ranges_across_regions_shows_these_only(
+    client: HBaseClient, table: str, cells: ReadCells
+) -> None:
+    ranges = [(b"00003", b"00006"), (b"01998", b"02002"), (b"02998", b"")]
+    found = cells(client.scan_raw(table, rows=[ranges[0], b"00999", ranges[1], b"02500", ranges[2]]))
+    inside = [row for row in sorted(ROWS) if any(start <= row and (not stop or row < stop) for start, stop in ranges)]
+    inside = sorted([*inside, *({b"00999", b"02500"} & set(ROWS))])
+    assert len(inside) > 8
+    assert [cell[0] for cell in found] == [row for row in inside for _ in range(2)]
+
+
 def test_a_raw_scan_since_a_timestamp_shows_newer_cells_and_markers_only(
     client: HBaseClient, table: str, cells: ReadCells
 ) -> None:

@@ -52,6 +52,8 @@ row"""
 FEW_ROWS = 500
 """if fewer rows of a region than this are to be read, they are read row by row in any case"""
 READERS = 8
+RANGES_AT_ONCE, PARTS_FOR_EACH = 200, 4
+"""at most so many ranges in one scan, as long as each reader has so many scans"""
 LOOKED_AT_AGAIN = 1_000
 """the most differing rows that are examined one by one; if more differ, something is wrong, or much is under way"""
 
@@ -225,7 +227,12 @@ def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) 
                 rows=() if is_scanned else some)
         for some, is_scanned in parts
     ]  # fmt: skip
-    asked += [replace(whole, start=start, stop=stop, named=LOOKED_AT_AGAIN + 1) for start, stop in ranges]
+    together = _together(ranges)
+    asked += [
+        replace(whole, start=some[0][0], stop=_last_stop(some), named=(LOOKED_AT_AGAIN + 1) * len(some),
+                rows=some if len(some) > 1 else ())
+        for some in together
+    ]  # fmt: skip
 
     def compared(part: RangePair, mine: Collection[bytes] | None) -> tuple[Outcome, int]:
         sizes: list[int] = []
@@ -241,9 +248,9 @@ def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) 
         return None if sides is None else differing_cells(sides)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="both sides") as readers:
-        outcomes = list(readers.map(compared, asked, [*(set(some) for some, _ in parts), *([None] * len(ranges))]))
+        outcomes = list(readers.map(compared, asked, [*(set(some) for some, _ in parts), *([None] * len(together))]))
         found = sorted({row for outcome, _ in outcomes for row in outcome.rows})
-        in_ranges = sum(max(one.source.rows, one.target.rows) for one, _ in outcomes[len(outcomes) - len(ranges) :])
+        in_ranges = sum(max(one.source.rows, one.target.rows) for one, _ in outcomes[len(outcomes) - len(together) :])
         # Not one by one: each sum looks at all spans before it.
         fragile = RowSpans.of(span for outcome, _ in outcomes for span in outcome.fragile)
         differ: dict[bytes, str]
@@ -298,6 +305,18 @@ def _rows(table: str, by_file: Mapping[str, pa.Array], more: Sequence[bytes]) ->
     if len(every) > MOST_ROWS:
         return f"{amount(len(every), f'row of {table} was', f'rows of {table} were')} written since it was compared"
     return sorted(every.to_pylist())
+
+
+def _together(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
+    """The ranges in parts, each for one scan: thousands take too long one by one, a few go on side by side."""
+    size = max(1, min(RANGES_AT_ONCE, len(ranges) // (PARTS_FOR_EACH * READERS)))
+    ordered = sorted(ranges)
+    return [tuple(ordered[begin : begin + size]) for begin in range(0, len(ordered), size)]
+
+
+def _last_stop(ranges: Sequence[Range]) -> bytes:
+    stops = [stop for _, stop in ranges]
+    return max(stops) if all(stops) else b""
 
 
 def _in_parts(run: Run, rows: Sequence[bytes], regions: Sequence[Region]) -> Iterator[tuple[tuple[bytes, ...], bool]]:

@@ -31,6 +31,7 @@ from walferry.clock import CLOCKS_APART_MS, now_ms
 from walferry.formats.cells import CellIndex, index_cells
 from walferry.formats.resolve import Digest, FamilyRules, Fate, digest, held_by, resolve, row_digests
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.descriptors import Range
 from walferry.migration.sides.fragile_rows import NONE, RowSpans, fragile_in
 from walferry.spark.clients import shared_client
 from walferry.spark.fan_out import fan_out
@@ -63,8 +64,8 @@ class RangePair:
     rules: Mapping[bytes, FamilyRules]
     named: int = SHOWN_ROWS
     """the most differing rows that are named"""
-    rows: tuple[bytes, ...] = ()
-    """only these rows, in order; (): all"""
+    rows: tuple[bytes | Range, ...] = ()
+    """only these rows, and ranges of rows, in order; (): all"""
     sampled: int = 0
     """how many cells to sample; the outcome has their rows"""
     clients_from: int | None = None
