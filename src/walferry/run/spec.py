@@ -246,7 +246,8 @@ class Options(BaseModel):
     stage: str | None = Field(
         default=None,
         title="Folder for copies of WALs",
-        description="For stage: webhdfs://host:port/path, or a path that the Spark workers see, too.",
+        description="For stage: webhdfs://host:port/path, the host:port of several NameNodes separated by ; or a path "
+        "that the Spark workers see, too.",
     )
     write_stop: Literal["confirm", "readonly"] = Field(
         default="confirm",

@@ -9,7 +9,13 @@ from urllib.parse import unquote, urlsplit
 from walferry.errors import UsageError
 from walferry.request_meter import Meter
 from walferry.security import OPEN, Security
-from walferry.storage.addresses import has_wrong_port, plain_addresses, with_right_port, with_schemes
+from walferry.storage.addresses import (
+    authority_addresses,
+    has_wrong_port,
+    plain_addresses,
+    with_right_port,
+    with_schemes,
+)
 from walferry.storage.filesystem import (
     FileStatus,
     FileSystem,
@@ -81,10 +87,10 @@ def open_file_system(
 ) -> tuple[FileSystem, str]:
     """The file system that a URL names, and the path on it.
 
-    Accepts "webhdfs://[user@]host:port/path" (the name node's HTTP port), "swebhdfs://…" (its HTTPS port),
-    "file:///path", or a local path. `webhdfs` is the name node's HTTP address, or several separated by ";". With it, a
-    path without a scheme is on that HDFS, and "hdfs://host:port/path" or "hdfs://nameservice/path" is accepted too:
-    such files come directly from the data nodes.
+    Accepts "webhdfs://[user@]host:port/path" (the name node's HTTP port), "webhdfs://host:port;host:port/path" (several
+    name nodes of one HDFS), "swebhdfs://…" (their HTTPS ports), "file:///path", or a local path. `webhdfs` is the name
+    node's HTTP address, or several separated by ";". With it, a path without a scheme is on that HDFS, and
+    "hdfs://host:port/path" or "hdfs://nameservice/path" is accepted too: such files come directly from the data nodes.
     `security`: who to be to a secured HDFS, instead of `user`, and how the servers of https URLs are checked.
     Raises UsageError for any other scheme, and for hdfs without `webhdfs`.
     """
@@ -99,9 +105,7 @@ def open_file_system(
     parts = urlsplit(url)
     if scheme == "file":
         return Local(), unquote(parts.path)
-    port = None if has_wrong_port(url) else parts.port
-    if scheme in _WEBHDFS_SCHEMES and parts.hostname and port:
-        address = f"{_WEBHDFS_SCHEMES[scheme]}://{parts.netloc.rpartition('@')[2]}"
+    if scheme in _WEBHDFS_SCHEMES and (address := authority_addresses(parts.netloc, _WEBHDFS_SCHEMES[scheme])):
         # WAL names contain a literal "%2C": the path is not percent-decoded.
         path = url.split("://", 1)[1].partition("/")[2]
         from walferry.storage.webhdfs import WebHdfs
@@ -109,7 +113,11 @@ def open_file_system(
         return WebHdfs(address, user or parts.username or getpass.getuser(), security=security), f"/{path}"
     if scheme == "hdfs" and parts.hostname:
         if webhdfs is None:
-            raise UsageError(f"{url}: also give the HTTP address of its name node (option webhdfs)", url=url)
+            raise UsageError(
+                f"{url}: it does not say where its name nodes answer HTTP: write webhdfs://host:port/path, with the "
+                "host:port of each separated by ; or, where there is an option webhdfs, give their addresses there",
+                url=url,
+            )
         if has_wrong_port(url):
             raise UsageError(f"{url}: what it has in place of a port is no number", url=url)
         name_node = f"hdfs://{parts.netloc.rpartition('@')[2]}"
@@ -118,6 +126,7 @@ def open_file_system(
         files = open_hdfs(with_schemes(webhdfs), who, name_node, security=security)
         return files, f"/{path}"
     raise UsageError(
-        f"{url}: unknown kind of file; use webhdfs://host:port/path, file:///path or a local path",
+        f"{url}: unknown kind of file; use webhdfs://host:port/path (the host:port of several name nodes separated by "
+        ";), file:///path or a local path",
         url=url,
     )

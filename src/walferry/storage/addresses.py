@@ -1,4 +1,4 @@
-"""HTTP addresses of name nodes as they are given: one, or several separated by ";"."""
+"""HTTP addresses of name nodes as they are given: one, or several separated by ";", also within a URL of files."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ def with_schemes(webhdfs: str) -> str:
         return plain_addresses(";".join(urls))
     except ValueError as error:
         raise UsageError(f"webhdfs: {error}") from None
+
+
+def authority_addresses(authority: str, scheme: str) -> str | None:
+    """The addresses that a URL of files has before its path, "[user@]host:port" or "[user@]host:port;host:port".
+
+    `scheme`: http or https. None unless each has a host and a port, and only the first one a user.
+    """
+    user, _, hosts = authority.rpartition("@")
+    urls = [f"{scheme}://{one}" for one in listed(hosts)]
+    if not urls or ";" in user or any(has_wrong_port(one) or not _has_host_and_port(one) for one in urls):
+        return None
+    return ";".join(urls)
+
+
+def _has_host_and_port(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.hostname and parts.port)
 
 
 def with_right_port(url: str) -> str:

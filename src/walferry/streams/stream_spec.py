@@ -89,7 +89,7 @@ class Parquet(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    folder: str = Field(min_length=1, description="webhdfs://host:port/path, or a path")
+    folder: str = Field(min_length=1, description="webhdfs://host:port;host:port/path, or a path")
     commit_seconds: float = Field(default=60, gt=0, le=3600, description="files are added so often")
     commit_bytes: ByteCount = Field(
         default=64_000_000, description="or once rows take so much memory: bytes, such as 64MB"
@@ -145,8 +145,8 @@ class StreamSpec(BaseModel):
     parquet: Parquet | None = Field(
         title="Parquet",
         default=None,
-        description="A folder for Parquet files, instead of Kafka: folder (webhdfs://host:port/path, or a path), "
-        "commit_seconds, commit_bytes, iceberg.",
+        description="A folder for Parquet files, instead of Kafka: folder (webhdfs://host:port;host:port/path, or a "
+        "path), commit_seconds, commit_bytes, iceberg.",
     )
     tables: list[str] = Field(
         title="Tables",
@@ -188,7 +188,8 @@ class StreamSpec(BaseModel):
     large_messages: str | None = Field(
         title="Folder for large messages",
         default=None,
-        description="Folder for messages that are larger than their topic takes: webhdfs://host:port/path, or a path. "
+        description="Folder for messages that are larger than their topic takes: webhdfs://host:port;host:port/path, "
+        "or a path. "
         "The topic then gets a message that names the file. null: such a message holds its region, in quarantine.",
     )
     image: Literal["none", "after"] = Field(

@@ -16,20 +16,27 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import requests
 
 from booting import quick
+from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.background import begun
 from walferry.embedded import jars, tools
 from walferry.embedded.cluster import Ports
 from walferry.embedded.kerberized import HDFS_SUPERUSER
 from walferry.embedded.two_name_nodes import NAME_NODES, TwoNameNodes
 from walferry.errors import TransientError
-from walferry.storage import WebHdfs, name_nodes, open_file_system, open_hdfs
+from walferry.ledger import Ledger, LogPosition
+from walferry.replay.keeping import by_copies, protect
+from walferry.replay.keeping.retention import Retention
+from walferry.run.run import Run
+from walferry.storage import Local, WebHdfs, name_nodes, open_file_system, open_hdfs
 from walferry.storage.direct import DirectHdfs
+from walferry.wal.copies import with_copies
 from walferry.watch.listing import list_wals
 from written import write_anew
 
@@ -246,6 +253,62 @@ def test_a_name_node_that_is_killed_costs_no_byte_whatever_it_was_asked(pair: Tw
     whole = dict.fromkeys(("read-webhdfs", "read-direct", "write-webhdfs", "write-direct", "anew"), CONTENT)
     assert copied(pair, folder, tmp_path) == {**whole, "new": b"small", "newer": b"small"}
     restarted(pair, before)
+
+
+def test_logs_are_copied_into_a_folder_whose_name_node_is_killed_meanwhile(
+    pair: TwoNameNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after, stage = str(pair.active), other(pair), str(pair.address.webhdfs).replace("http://", "")
+    halfway, go_on, over = threading.Semaphore(0), threading.Event(), threading.Event()
+    monkeypatch.setattr(by_copies, "log_files_of", lambda _: Paused(halfway, go_on))
+    monkeypatch.setattr(by_copies, "require_same_source", lambda _: None)
+    monkeypatch.setattr(by_copies, "require_whole_log", lambda _: None)
+    monkeypatch.setattr(by_copies, "retention_now", lambda _: Retention())
+    monkeypatch.setattr(protect, "AGAIN_SECONDS", 0.5)
+    spec = SPEC | {"source": CLUSTER | {"rootdir": f"file://{tmp_path}/hbase"}, "protect": "stage"}
+    spec["stage"] = f"webhdfs://root@{stage}/staged"
+    Local().mkdirs(f"{tmp_path}/hbase/WALs")
+    names = [f"rs%2C1%2C2.{number}" for number in range(10, 16)]
+    for name in names:
+        Local().write(f"{tmp_path}/hbase/oldWALs/{name}", [CONTENT])
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        run.__dict__["source"] = SimpleNamespace(address=pair.address, close=lambda: None)
+        run.ledger.phases.start("plan")
+        run.ledger.phases.finish("plan", {})
+        protect.protect(run)
+        run.ledger.log.set_fence("start", [LogPosition("rs%2C1%2C2", names[0], 10, 0)])
+        keeping = begun(
+            lambda: protect.tend(run, protect.way_of(run), lambda pause: over.wait(min(pause, 0.5))), "keep"
+        )
+        assert halfway.acquire(timeout=60)
+        pair.kill(before)
+        go_on.set()
+        pair.activate(after)
+        deadline = time.monotonic() + 120
+        while by_copies.kept(run) != set(names) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        over.set()
+        keeping.result(120)
+        assert by_copies.kept(run) == set(names)
+        folder = str(run.staged_folder)
+        shown = with_copies(Local(), [folder], pair.address)
+        assert b"".join(shown.read(f"{folder}/{names[0]}")) == CONTENT, "readers are led to the other one, too"
+        found = copied(pair, folder.removeprefix(f"webhdfs://root@{stage}"), tmp_path)
+        assert {name: found[name] for name in names} == dict.fromkeys(names, CONTENT)
+    restarted(pair, before)
+
+
+class Paused(Local):
+    """The source's files, each of which is read with a pause in its middle."""
+
+    def __init__(self, halfway: threading.Semaphore, go_on: threading.Event) -> None:
+        self._halfway, self._go_on = halfway, go_on
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        if not path.endswith(tuple("0123456789")):
+            return super().read(path, offset, length)
+        return half_and_half(self._halfway, self._go_on)
 
 
 @pytest.mark.long

@@ -104,6 +104,10 @@ def test_what_the_example_calls_a_default_is_one() -> None:
             {"protect": "stage", "stage": "webhdfs://nn:9870/hbase/oldWALs/mine"},
             "move.yaml: spec: stage: a folder of HBase's own, which deletes unknown files there",
         ),
+        (
+            {"protect": "stage", "stage": "hdfs://ns/mine"},
+            "move.yaml: spec: stage: hdfs://ns/mine: it does not say where its name nodes answer HTTP: write webhdfs://",
+        ),
         ({"protect": "stage", "stage": "copies"}, "move.yaml: spec: stage: give the whole path of a folder"),
         (
             {"window": {"from": "2026-11-21T02:00", "to": "2026-11-21T01:00"}},

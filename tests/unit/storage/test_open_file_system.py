@@ -50,8 +50,21 @@ def test_with_the_name_nodes_http_address_a_path_is_on_its_hdfs_and_an_hdfs_url_
     files, path = open_file_system("hdfs://nn:8020/h%2C1", webhdfs="nn:9870", user="bob")
     assert isinstance(files, DirectHdfs)
     assert (files.url, files.user, path) == ("http://nn:9870", "bob", "/h%2C1")
-    with pytest.raises(UsageError, match="also give the HTTP address of its name node"):
+    with pytest.raises(UsageError, match="write webhdfs://host:port/path, with the host:port of each"):
         open_file_system("hdfs://nn:8020/x")
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "user"),
+    [
+        ("webhdfs://nn1:9870;nn2:9871/h%2C1", "http://nn1:9870;http://nn2:9871", getpass.getuser()),
+        ("swebhdfs://alice@nn1:1; [::1]:2;/h%2C1", "https://nn1:1;https://[::1]:2", "alice"),
+    ],
+)
+def test_a_webhdfs_url_names_several_name_nodes(url: str, address: str, user: str) -> None:
+    files, path = open_file_system(url)
+    assert isinstance(files, WebHdfs)
+    assert (files.url, files.user, path) == (address, user, "/h%2C1")
 
 
 @pytest.mark.parametrize("webhdfs", ["https://kim:hush@nn:9870", "nn1:9870;kim:hush@nn2:9870"])
@@ -62,7 +75,10 @@ def test_a_name_nodes_address_with_a_password_is_refused_without_showing_it(webh
         assert "hush" not in f"{refused.value} {refused.value.facts}"
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/x", "webhdfs://nn/x", "webhdfs:///x"])
+@pytest.mark.parametrize(
+    "url",
+    ["s3://bucket/x", "webhdfs://nn/x", "webhdfs:///x", "webhdfs://nn:1;nn/x", "webhdfs://a@nn:1;b@nn:2/x"],
+)
 def test_any_other_url_is_refused_with_what_to_use(url: str) -> None:
     with pytest.raises(UsageError, match="webhdfs://host:port/path"):
         open_file_system(url)

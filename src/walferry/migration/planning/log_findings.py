@@ -10,13 +10,12 @@ from walferry.errors import (
     DamagedInputError,
     GapError,
     UnreadableInputError,
-    WalferryError,
     WalKeyError,
 )
 from walferry.hbase.client import HBaseClient
 from walferry.ledger.rows import ClusterSide
 from walferry.migration.planning.finding import Finding
-from walferry.replay.keeping.by_copies import try_writing
+from walferry.replay.keeping.folder import folder_faults
 from walferry.replay.keeping.obstacles import peer_obstacles
 from walferry.replay.keeping.retention import TTL, retention_of
 from walferry.run.log_folder import log_obstacle
@@ -37,15 +36,10 @@ def peer_findings(source: HBaseClient) -> Iterator[Finding]:
 
 def stage_findings(url: str, source: HBaseClient, wals: Sequence[WalFile], keep_hours: float) -> Iterator[Finding]:
     """Whether copies of the log can be written to the operator's folder, and how much space they may take."""
-    files, folder = open_folder(as_url(url), source.address)
-    there = files.status(folder) is not None
-    try:
-        try_writing(files, folder)
-        if not there:
-            files.delete(folder)
-    except (WalferryError, OSError) as error:
-        yield Finding("refuse", "stage", f"copies of WALs cannot be written to {url}: {error}")
+    if faults := list(folder_faults(url, source.address)):
+        yield from (Finding("refuse", "stage", fault) for fault in faults)
         return
+    files, _ = open_folder(as_url(url), source.address)
     if isinstance(files, Local):
         yield Finding(
             "warn",

@@ -21,7 +21,8 @@ from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.ledger.rows import Base
 from walferry.moments.keeping.keep_run import KeepRun
-from walferry.replay.keeping.by_copies import LEFT_MS, UNFINISHED, Stage
+from walferry.replay.keeping.by_copies import LEFT_MS, Stage
+from walferry.replay.keeping.folder import UNFINISHED
 from walferry.snapshots.manifest import SNAPSHOTS, StoreFile, read_manifest, snapshot_regions
 from walferry.storage import FileSystem
 

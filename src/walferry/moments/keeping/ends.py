@@ -20,13 +20,13 @@ from walferry.moments.keeping.retention import KeptLog
 from walferry.replay.keeping.by_copies import (
     AT_ONCE,
     LEFT_MS,
-    UNFINISHED,
     Stage,
     is_over,
     require_same_source,
     require_whole_log,
     stage_of,
 )
+from walferry.replay.keeping.folder import UNFINISHED
 from walferry.run.notes.kept_moments import CopiedEnds, copied_ends, lost_ends, note_ends, note_lost_end
 from walferry.wal.fences import CLOCKS_APART_MS
 from walferry.wal.files import (

@@ -50,8 +50,8 @@ class KeepSpec(BaseModel):
     )
     folder: str = Field(
         title="Folder",
-        description="Where the copies go, in a folder of the run's own: webhdfs://host:port/path, or a path. Best on "
-        "another cluster than the source.",
+        description="Where the copies go, in a folder of the run's own: webhdfs://host:port/path, the host:port of "
+        "several NameNodes separated by ; or a path. Best on another cluster than the source.",
     )
     base_hours: float = Field(
         title="Hours between bases",

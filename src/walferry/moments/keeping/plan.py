@@ -6,18 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from walferry.errors import TransientError, UsageError, WalferryError
-from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.rights import Right, as_refused
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.keep_spec import ResolvedKeepSpec
-from walferry.replay.keeping.by_copies import try_writing
+from walferry.replay.keeping.folder import folder_faults
 from walferry.replay.keeping.retention import retention_of
 from walferry.run.log_folder import log_obstacle
 from walferry.run.name_nodes import old_states
 from walferry.run.run import file_system
 from walferry.snapshots.readable import why_unreadable
-from walferry.wal.copies import as_url, open_folder
+from walferry.wal.copies import as_url
 
 
 def examine(spec: ResolvedKeepSpec) -> dict[str, Any]:
@@ -75,18 +74,4 @@ def _obstacles(spec: ResolvedKeepSpec, source: HBaseClient) -> Iterator[str]:
     if (misplaced := log_obstacle(source, spec.tables)) is not None:
         yield f"source: {misplaced}"
     yield from (f"source.{key}: {message}" for key, message in old_states(address))
-    if fault := folder_fault(spec.folder, address):
-        yield fault
-
-
-def folder_fault(url: str, address: ClusterAddress) -> str:
-    """Why copies cannot be written to a folder; "" if they can. Leaves nothing behind."""
-    try:
-        files, folder = open_folder(as_url(url), address)
-        there = files.status(folder) is not None
-        try_writing(files, folder)
-        if not there:
-            files.delete(folder)
-    except (WalferryError, OSError) as error:
-        return f"folder: copies cannot be written to {url}: {error}"
-    return ""
+    yield from (f"folder: {fault}" for fault in folder_faults(spec.folder, address))

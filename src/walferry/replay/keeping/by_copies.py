@@ -25,6 +25,7 @@ from uuid import uuid4
 from walferry.clock import now_ms
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.ledger import StagedFile
+from walferry.replay.keeping.folder import UNFINISHED, try_writing
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import Retention, retention_now
 from walferry.run.cluster_ids import id_in_root, planned_id
@@ -42,7 +43,6 @@ NAMES_EVERY_LOG = False
 """A log that was created and closed a moment ago may have no copy yet: list the archive, which has few files."""
 AT_ONCE = 4
 """how many files are copied at the same time"""
-UNFINISHED = ".copying"
 LEFT_MS = 3_600_000
 """age at which an unfinished copy counts as left behind by a killed process"""
 
@@ -77,13 +77,6 @@ def begin(run: LogRun) -> dict[str, Any]:
     live = list_live(stage.source, stage.root)
     _note(run, [], now_ms())  # from now on the status warns if `tend` stops
     return {"folder": url, "groups": sorted({file.group for file in live if file.place is Place.LIVE})}
-
-
-def try_writing(files: FileSystem, folder: str) -> None:
-    """Write a small file to a folder and delete it. Raises the file system's errors."""
-    probe = f"{folder}/{uuid4().hex}{UNFINISHED}"
-    files.write(probe, [b"walferry"])
-    files.delete(probe)
 
 
 def require(run: LogRun) -> None:

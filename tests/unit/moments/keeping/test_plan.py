@@ -10,11 +10,10 @@ import pytest
 from unit.moments.keeping.a_source import Source, source_of
 from unit.moments.keeping.test_bases import with_spec
 from walferry.errors import UsageError
-from walferry.hbase.address import ClusterAddress
 from walferry.hbase.rights import Right
 from walferry.moments.keeping import plan
 from walferry.moments.keeping.keep_run import KeepRun
-from walferry.moments.keeping.plan import folder_fault, plan_keep
+from walferry.moments.keeping.plan import plan_keep
 from walferry.moments.keeping.start import open_keep
 from walferry.storage import Local, WebHdfs
 
@@ -80,8 +79,3 @@ def test_all_that_stands_in_the_way_is_told_at_once_and_the_run_has_failed(
     ):
         assert said in str(refused.value)
     assert planned.ledger.record.state == "failed"
-
-
-def test_a_folder_that_is_there_stays(tmp_path: Path) -> None:
-    assert folder_fault(str(tmp_path), ClusterAddress("none:1", user="me")) == ""
-    assert list(tmp_path.iterdir()) == []

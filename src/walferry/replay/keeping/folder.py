@@ -1,0 +1,37 @@
+"""Whether copies of a source's log can be in a folder that an operator names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+from walferry.errors import WalferryError
+from walferry.hbase.address import ClusterAddress
+from walferry.storage import FileSystem, WebHdfs
+from walferry.wal.copies import as_url, open_folder
+
+UNFINISHED = ".copying"
+"""how the name of a file ends that no reader takes for a copy"""
+
+
+def try_writing(files: FileSystem, folder: str) -> None:
+    """Write a small file to a folder and delete it. Raises the file system's errors."""
+    probe = f"{folder}/{uuid4().hex}{UNFINISHED}"
+    files.write(probe, [b"walferry"])
+    files.delete(probe)
+
+
+def folder_faults(url: str, address: ClusterAddress) -> Iterator[str]:
+    """Why copies of a source's log cannot be in a folder, given by its URL or path; leaves nothing behind there."""
+    try:
+        files, folder = open_folder(as_url(url), address)
+        there = files.status(folder) is not None
+        try_writing(files, folder)
+        if not there:
+            files.delete(folder)
+    except (WalferryError, OSError) as error:
+        yield f"copies cannot be written to {url}: {error}"
+        return
+    if isinstance(files, WebHdfs):
+        for name_node, why in files.behind():
+            yield f"{url}: {name_node} {why}, so copies could be missing in what it lists: leave it out"
