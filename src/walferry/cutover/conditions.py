@@ -60,6 +60,8 @@ CONDITIONS = (
     Condition("pause", "May the run send edits?", ("approval",), "ledger", ledger_answers.not_paused),
     Condition("lag", "Is the target close behind the source?", ("approval",), "ledger", ledger_answers.lag_is_small),
     Condition("log", "Is every WAL file there?", ("approval",), "ledger", ledger_answers.log_is_there),
+    Condition("keeping", "Is the source's log being kept?", ("approval",), "ledger", ledger_answers.log_is_kept),
+    Condition("cut", "Can the source's log be cut?", ("approval",), "ledger", ledger_answers.log_is_cut),
     Condition(
         "comparison", "Did the newest comparison of each table find both sides equal?", ("approval",), "ledger",
         ledger_answers.newest_comparison, state_shows=False,

@@ -13,6 +13,7 @@ from walferry.migration.report_model import TableReport
 from walferry.migration.touching.equality import reread_after_flush
 from walferry.migration.touching.verified import verified
 from walferry.run.notes.copying_again import replaced_ms, waits_for_copying
+from walferry.run.notes.failing import Failing, failing
 from walferry.run.notes.last_comparison import comparisons_of_phase
 from walferry.run.notes.newest import keeps_closed
 from walferry.run.notes.sent_early import sent_early
@@ -83,6 +84,23 @@ def log_is_there(ledger: RunLedger) -> Answer:
         lost += f", and {len(missing) - 1} more files"
     advice = f"put it into the source's oldWALs if you have it, otherwise `walferry abort {ledger.record.name}`"
     return Answer(text, (Reason(lost, advice),))
+
+
+def log_is_kept(ledger: RunLedger) -> Answer:
+    """Whether the copying of the source's log succeeds; a peer keeps it without the run."""
+    found = failing(ledger, "keeping")
+    return Answer("the source's log is kept") if found is None else _is_failing(ledger, found)
+
+
+def log_is_cut(ledger: RunLedger) -> Answer:
+    """Whether the source's log can be cut: without a cut, nothing ends a round, nor the drain."""
+    found = failing(ledger, "cut")
+    return Answer("the source's log can be cut") if found is None else _is_failing(ledger, found)
+
+
+def _is_failing(ledger: RunLedger, found: Failing) -> Answer:
+    said = found.describe()
+    return Answer(said, (Reason(said, found.to_do(ledger.record.name)),))
 
 
 def newest_comparison(ledger: RunLedger) -> Answer:

@@ -27,7 +27,7 @@ from walferry.cutover.conditions import (
     require_or_repeat,
 )
 from walferry.cutover.readiness import Readiness
-from walferry.errors import GateShutError
+from walferry.errors import GateShutError, TransientError
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import (
     LateEdit,
@@ -42,6 +42,7 @@ from walferry.ledger import (
 from walferry.ledger.batches import in_one
 from walferry.migration.repairing import repair
 from walferry.run.notes.copying_again import Copying
+from walferry.run.notes.failing import FEW, Attempts, Work
 from walferry.run.notes.last_comparison import end_fence_digest
 from walferry.run.notes.sent_early import SentEarly, note_sent
 from walferry.run.run import Run
@@ -123,6 +124,12 @@ def lose_a_log(run: Run) -> None:
     run.ledger.log.mark_missing(other)
 
 
+def fail_for_a_while(run: Run, work: Work) -> None:
+    attempts = Attempts(run.ledger, work)
+    for _ in range(FEW):
+        attempts.failed(TransientError("it does not answer"))
+
+
 def gone(name: str) -> Any:
     raise TableNotFoundError(name)
 
@@ -131,6 +138,8 @@ BROKEN: dict[str, Callable[[Run], object]] = {
     "pause": lambda run: run.ledger.whole.set_paused(run.run_id, True, "kim"),
     "lag": lambda run: run.ledger.rounds.record(Round(2, 1, now_ms(), 1, 1_000, 3, 7, 99_000, 0)),
     "log": lose_a_log,
+    "keeping": lambda run: fail_for_a_while(run, "keeping"),
+    "cut": lambda run: fail_for_a_while(run, "cut"),
     "comparison": lambda run: Copying("kim", "why", 1, (1, 1)).begin(run.ledger, TABLE),
     "late edits": lambda run: run.ledger.late.found([LateEdit(f"{GROUP}.11", 5, TABLE, "r1", 4, 9, 1, b"k", 10)]),
     "gaps": lambda run: run.ledger.log.set_fence("end", [LogPosition(GROUP, FILE, 10, 1_001)]),

@@ -15,6 +15,7 @@ from walferry.background import beside
 from walferry.errors import GateShutError, WalferryError
 from walferry.replay.keeping import by_copies, by_peer
 from walferry.replay.keeping.objects import release
+from walferry.run.notes.failing import Attempts
 from walferry.run.run import LogRun, Run
 from walferry.wal.files import WalFile
 
@@ -71,15 +72,19 @@ def tend(run: LogRun, way: Protection, wait: Callable[[float], bool]) -> None:
     """Call a protection's `tend` until it returns None, or until `wait`, which gets seconds, returns True.
 
     Retries after every error: there is time before a file is lost, and the status shows how much
-    (`run.progress.exposure`). If the thread ended instead, the file would be lost silently.
+    (`run.progress.exposure`). If the thread ended instead, the file would be lost silently. Failures that last are
+    noted (`run.notes.failing`).
     """
     pause: float | None = 0.0
+    attempts = Attempts(run.ledger, "keeping")
     while pause is not None and not wait(pause):
         try:
             pause = way.tend(run)
+            attempts.succeeded()
         except Exception as error:
             log.warning("keeping the source's log failed; trying again: %s", error)
             pause = AGAIN_SECONDS
+            attempts.failed(error)
 
 
 def protect(run: LogRun) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from walferry.replay.rights.standstill import Standstill
 from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.replay.rounds.rounds import NotCutError, run_round
 from walferry.run.between_rounds import pause_seconds
+from walferry.run.notes.failing import Attempts
 from walferry.run.notes.sent_early import sent_early
 from walferry.run.run import Run, RunEndedError
 
@@ -76,7 +77,7 @@ def _replay(
     renewed = -math.inf
     ended: BaseException | None = None
     with standstill.replaying(run) as route:
-        busy, cut_at = False, time.monotonic()
+        busy, cut_at, cuts = False, time.monotonic(), Attempts(run.ledger, "cut")
         try:
             open_logs = OpenLogs(run, route, lease_check_of(run, route)) if run.spec.follow else None
             while True:
@@ -86,7 +87,9 @@ def _replay(
                 try:
                     done = run_round(run, spark, route, open_logs)
                     cut_at, pause = time.monotonic(), pause_seconds(run.spec.max_lag, done.bytes)
+                    cuts.succeeded()
                 except NotCutError as error:
+                    cuts.failed(error)
                     if until() or time.monotonic() - cut_at > CUT_SECONDS:
                         raise
                     log.warning("the log cannot be cut now; trying again: %s", error)

@@ -9,6 +9,7 @@ from walferry.ledger import PhaseRecord, RunLedger, RunRecord
 from walferry.refusals import RefusalKind
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import SILENT_SECONDS, ticket_faults
+from walferry.run.notes.failing import Work, failing
 from walferry.run.notes.last_comparison import comparisons_of_phase
 from walferry.run.notes.last_pass import last_pass, verdict
 from walferry.run.progress.backlog import unapplied
@@ -117,6 +118,17 @@ def interrupted_state(run: RunRecord, lost: Sequence[PhaseRecord]) -> State | No
     if in_airflow(run):
         step = f"none if Airflow retries the task; otherwise {step}"
     return state_at("interrupted", cause, lost[-1], run, step)
+
+
+def stuck_state(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
+    """The source's log has not been kept, or not been cut, for a while. While a run is paused, it is not cut."""
+    works: tuple[Work, ...] = ("keeping",) if run.paused else ("keeping", "cut")
+    found = [one for work in works if (one := failing(ledger, work)) is not None]
+    if not live or not found:
+        return None
+    cause = "; ".join(one.describe() for one in found)
+    step = "; ".join(one.to_do(run.name) for one in found)
+    return State("stuck", cause, step, label(live[-1]), min(one.since_ms for one in found))
 
 
 def paused_state(run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:

@@ -27,6 +27,7 @@ from walferry.run.progress.needs_person import (
     interrupted_state,
     pair_state,
     paused_state,
+    stuck_state,
     ticket_state,
 )
 from walferry.run.progress.next_step import in_airflow
@@ -103,6 +104,7 @@ def _state_of(ledger: RunLedger) -> State:
     return (
         gap_state(ledger, run, phases, failed)
         or failure_state(ledger, run, failed, live)
+        or stuck_state(ledger, run, live)
         or paused_state(run, live)
         or (None if live else interrupted_state(run, [p for p in lost if p.started_ms >= again[label(p)]]))
         or ticket_state(ledger, run, live)

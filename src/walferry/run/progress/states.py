@@ -15,7 +15,7 @@ Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
 StateName = Literal[
     "not started", "working", "between phases", "catching up", "following", "waiting for approval",
     "waiting for the write stop", "waiting for a decision", "draining", "comparing", "paused", "held", "gate shut",
-    "ticket ending", "gap", "exposed", "differing", "failed", "interrupted", "done", "aborted",
+    "ticket ending", "stuck", "gap", "exposed", "differing", "failed", "interrupted", "done", "aborted",
 ]  # fmt: skip
 
 
@@ -99,6 +99,11 @@ STATES: Mapping[StateName, Kind] = {
         "amber",
         "a Kerberos ticket was not renewed in time; the run works on until the ticket ends",
         "do what the cause names; once a ticket is renewed, within a minute, this passes",
+    ),
+    "stuck": Kind(
+        "red",
+        "keeping or cutting the source's log has failed for a while; the run tries again",
+        "mend what the cause names; once it succeeds again, this passes",
     ),
     "gap": Kind(
         "red",

@@ -16,12 +16,13 @@ from unit.migration.filled_ledger import SPEC
 from unit.replay.rights.test_durability import Source, Target
 from unit.spark_stand_in import SPARK
 from walferry.errors import GateShutError, WalferryError
-from walferry.ledger import Ledger, Round
+from walferry.ledger import Ledger, Round, RunLedger
 from walferry.replay.rights import applying, dirty, standstill
 from walferry.replay.rights.lease import OutcomeUnknownError
 from walferry.replay.rounds import follower
 from walferry.replay.rounds.rounds import NotCutError
 from walferry.run import between_rounds
+from walferry.run.notes.failing import failing
 from walferry.run.notes.sent_early import SentEarly, compared, note_sent, sent_early
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
@@ -161,8 +162,14 @@ def fails_with(error: Exception) -> Callable[[Run], None]:
     return let_go
 
 
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[RunLedger]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
+        yield book.of(book.open_run("move", "test", SPEC, "test").run_id)
+
+
 def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ledger: RunLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(standstill, "applying", lambda *_: nullcontext())
     monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
@@ -170,7 +177,7 @@ def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
     monkeypatch.setattr(
         follower, "way_of", lambda _: SimpleNamespace(let_go=fails_with(WalferryError("peers may not be changed")))
     )
-    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False, max_lag=30)))
+    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False, max_lag=30), ledger=ledger))
     follower.replay(run, SPARK, until=lambda: True)
     assert "applied WALs cannot be released and accumulate: peers may not be changed" in caplog.text
 
@@ -198,7 +205,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_again(
-    left: list[bool], monkeypatch: pytest.MonkeyPatch
+    left: list[bool], ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever left them by an error is waited for (`lease.held_leases`)."""
 
@@ -213,26 +220,25 @@ def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_again(
     monkeypatch.setattr(follower, "OpenLogs", lambda *_: open_logs)
     monkeypatch.setattr(follower, "run_round", lambda *_: Round(1, 0, 0, 0, 0, 0, 0, 0, 0))
     monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=lambda _: None))
-    phases = SimpleNamespace(facts=lambda _: None)
-    run = SimpleNamespace(spec=SimpleNamespace(follow=True, max_lag=30), ledger=SimpleNamespace(phases=phases))
+    run = SimpleNamespace(spec=SimpleNamespace(follow=True, max_lag=30), ledger=ledger)
     follower.replay(cast(Run, run), SPARK, until=lambda: left == [False])
     assert left == [False, True]
 
 
 def test_while_the_log_cannot_be_cut_what_can_be_followed_is_followed_under_the_same_leases(
-    left: list[bool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    left: list[bool], ledger: RunLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Hole: a server of the source that died ended the replay, and its successor waited for the leases."""
-    rounds, passes = list[int](), list[int]()
+    rounds, passes = list[int](), list[bool]()
 
     def run_round(*_: object) -> Round:
         rounds.append(1)
-        if len(rounds) in (2, 3):
+        if len(rounds) in (2, 3, 4):
             raise NotCutError("rs,1,2 refuses the connection")
         return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
 
     def go_on() -> bool:
-        passes.append(1)
+        passes.append(failing(ledger, "cut") is not None)
         return True
 
     monkeypatch.setattr(between_rounds, "PAUSE_SECONDS", (0.0, 0.0))
@@ -243,12 +249,13 @@ def test_while_the_log_cannot_be_cut_what_can_be_followed_is_followed_under_the_
     monkeypatch.setattr(follower, "OpenLogs", lambda *_: SimpleNamespace(go_on=go_on))
     monkeypatch.setattr(follower, "run_round", run_round)
     monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=lambda _: None))
-    phases = SimpleNamespace(facts=lambda _: None)
-    run = SimpleNamespace(spec=SimpleNamespace(follow=True, max_lag=0), ledger=SimpleNamespace(phases=phases))
-    follower.replay(cast(Run, run), SPARK, until=lambda: len(rounds) == 4)
+    run = SimpleNamespace(spec=SimpleNamespace(follow=True, max_lag=0), ledger=ledger)
+    follower.replay(cast(Run, run), SPARK, until=lambda: len(rounds) == 5)
     assert left == [True]
-    assert passes
-    assert caplog.text.count("the log cannot be cut now; trying again: rs,1,2 refuses") == 2
+    assert not passes[0]
+    assert passes[-1], "the ledger says that cuts fail"
+    assert failing(ledger, "cut") is None, "and that they succeed again"
+    assert caplog.text.count("the log cannot be cut now; trying again: rs,1,2 refuses") == 3
     monkeypatch.setattr(follower, "CUT_SECONDS", -1.0)
     rounds[:] = [1]
     with pytest.raises(NotCutError):
@@ -257,7 +264,7 @@ def test_while_the_log_cannot_be_cut_what_can_be_followed_is_followed_under_the_
 
 @pytest.mark.parametrize("busy", [False, True], ids=["between two passes", "in a round"])
 def test_a_replay_that_is_ended_where_nothing_is_under_way_releases_its_leases(
-    busy: bool, left: list[bool], monkeypatch: pytest.MonkeyPatch
+    busy: bool, left: list[bool], ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hole: after Ctrl-C the next command waited 50 s for requests that nobody had sent."""
 
@@ -268,7 +275,7 @@ def test_a_replay_that_is_ended_where_nothing_is_under_way_releases_its_leases(
     monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
     monkeypatch.setattr(follower, "run_round", round_of)
     monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=lambda _: None))
-    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False, max_lag=30)))
+    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False, max_lag=30), ledger=ledger))
     with pytest.raises(RunEndedError, match="was interrupted"):
         follower.replay(run, SPARK, until=interrupted)
     assert left == [not busy]

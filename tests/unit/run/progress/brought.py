@@ -5,6 +5,7 @@ from __future__ import annotations
 from unit.migration.filled_ledger import FILE, GROUP, compared
 from unit.migration.pair_ledger import differs, one_pass
 from walferry import clock
+from walferry.errors import TransientError
 from walferry.ledger import (
     Difference,
     QuarantineItem,
@@ -14,6 +15,7 @@ from walferry.ledger import (
     SeenFile,
 )
 from walferry.run.heartbeat import NOTE
+from walferry.run.notes.failing import FEW, Attempts, Work
 from walferry.run.notes.kept_moments import CopiedEnds, note_ends
 from walferry.run.phases import phases_of
 from walferry.run.progress.state import state_of
@@ -71,6 +73,23 @@ def lack_a_file(run: RunLedger) -> None:
     run.log.mark_missing(FILE)
 
 
+def differ(run: RunLedger) -> None:
+    """A run whose last check has found a row that differs for a known reason."""
+    finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
+    region = RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "bb", {})
+    of_phase = compared(TABLE, 1, purpose="phase", phase_attempt=1, drain_attempt=1)
+    run.comparisons.record(of_phase, [region], [NOT_IN_LOG])
+    fail(run, "check_drain", "DecisionNeededError: source and target differ by rows that the log does not hold")
+
+
+def be_stuck(run: RunLedger, work: Work) -> None:
+    """A run that follows, and whose log could not be kept, or not be cut, several times."""
+    follow(run, 1)
+    attempts = Attempts(run, work)
+    for _ in range(FEW):
+        attempts.failed(TransientError("the folder does not answer"))
+
+
 def lack_a_ticket(run: RunLedger) -> None:
     """A run whose process could not renew its Kerberos ticket."""
     work_on(run, "plan")
@@ -99,11 +118,7 @@ def brought_to(run: RunLedger, name: StateName) -> State:
             finish(run, "approve")
             work_on(run, "write_stop")
         case "waiting for a decision":
-            finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
-            region = RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "bb", {})
-            of_phase = compared(TABLE, 1, purpose="phase", phase_attempt=1, drain_attempt=1)
-            run.comparisons.record(of_phase, [region], [NOT_IN_LOG])
-            fail(run, "check_drain", "DecisionNeededError: source and target differ by rows that the log does not hold")
+            differ(run)
         case "draining":
             finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence")
             work_on(run, "drain")
@@ -121,6 +136,8 @@ def brought_to(run: RunLedger, name: StateName) -> State:
             fail(run, "check_drain", "GateShutError: 3 edits came after writes were declared stopped")
         case "ticket ending":
             lack_a_ticket(run)
+        case "stuck":
+            be_stuck(run, "keeping")
         case "gap":
             lack_a_file(run)
         case "failed":

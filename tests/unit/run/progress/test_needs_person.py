@@ -9,6 +9,7 @@ from unit.run.progress.brought import (
     NOT_IN_LOG,
     TABLE,
     UP_TO_COPY,
+    be_stuck,
     brought_to,
     end_round,
     fail,
@@ -28,6 +29,7 @@ from walferry.ledger import (
     notes,
 )
 from walferry.refusals import ANY_REGION, RefusalKind
+from walferry.run.notes.failing import Attempts
 from walferry.run.notes.shut_gate import note_shut_gate, shut_gate_noted
 from walferry.run.progress.missing_numbers import faults
 from walferry.run.progress.state import state_of
@@ -268,6 +270,26 @@ def test_a_gate_that_nobody_asks_any_more_is_not_shown_as_shut_for_ever(
         work_on(run, "replay")
         end_round(run, 1)
         assert state_of(run).name == name
+
+
+def test_a_log_that_cannot_be_kept_nor_cut_is_told_in_place_of_the_question_until_it_can(run: RunLedger) -> None:
+    """Hole: the state only asked for the approval."""
+    be_stuck(run, "keeping")
+    be_stuck(run, "cut")
+    work_on(run, "approve")
+    state = state_of(run)
+    assert (state.name, state.waits_for) == ("stuck", None)
+    for said in ("keeping the source's log has failed since", "cutting the source's log has failed since"):
+        assert said in state.cause
+    assert "the folder does not answer" in state.cause
+    assert "before the source deletes logs without a copy (`walferry status move` tells when)" in state.next_step
+    run.whole.set_paused(run.run_id, True, "kim")
+    assert "cutting" not in state_of(run).cause, "a paused run cuts nothing"
+    Attempts(run, "keeping").succeeded()
+    assert state_of(run).name == "paused"
+    run.whole.set_paused(run.run_id, False, "kim")
+    Attempts(run, "cut").succeeded()
+    assert state_of(run).name == "waiting for approval"
 
 
 def test_who_presses_control_c_interrupted_the_run(run: RunLedger) -> None:
