@@ -40,6 +40,18 @@ def with_schemes(webhdfs: str) -> str:
         raise UsageError(f"webhdfs: {error}") from None
 
 
+def said_of_standby(server: str, what: str, several: bool) -> str:
+    """What is said of a name node that is not the active one. `what`: for what it was asked; `several`: whether others
+    are known, which are asked, too."""
+    said = f"WebHDFS at {server} is that of a standby NameNode ({what})"
+    if several:
+        return f"{said}, and no other one is active now"
+    return (
+        f"{said}: name each NameNode of that HDFS, separated by ; in `webhdfs` as http://host:port;http://host:port, "
+        "in a URL of files as webhdfs://host:port;host:port/path"
+    )
+
+
 def authority_addresses(authority: str, scheme: str) -> str | None:
     """The addresses that a URL of files has before its path, "[user@]host:port" or "[user@]host:port;host:port".
 

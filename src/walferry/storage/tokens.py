@@ -30,6 +30,7 @@ from walferry.security.held_token import HeldToken, register
 from walferry.security.sasl import GssapiExchange, named
 from walferry.security.tickets import credentials, library, told
 from walferry.security.token import Token, token_file
+from walferry.storage.addresses import said_of_standby
 from walferry.storage.https import prepare, refused, verified_by
 
 DEFAULT_LIFE_SECONDS = 24 * 3600.0
@@ -42,7 +43,7 @@ REST_SECONDS = 300.0
 
 _CHECK_PRINCIPAL = "is that its HTTP principal (dfs.web.authentication.kerberos.principal), and in the right realm?"
 _log = logging.getLogger(__name__)
-_PASSING = {"StandbyException", "RetriableException", "SafeModeException", "ServerNotActiveException"}
+_PASSING = {"RetriableException", "SafeModeException", "ServerNotActiveException"}
 _JSON = {"Accept": "application/json"}
 _SECRET = re.compile(r"\b((?:delegation|token)=)[^&\s\"'<>)]+")
 TITLE = re.compile(r"<title>\s*(?:Error \d+\s*)?(.*?)\s*</title>", re.DOTALL)
@@ -112,7 +113,7 @@ class Tokens:
 
     def _asked(self, url: str) -> tuple[Token, float]:
         """A token of the name node at `url`, and how many seconds it lives."""
-        login = _Login(url, self.security, ANSWER_SECONDS if len(self._urls) > 1 else 60)
+        login = _Login(url, self.security, several=len(self._urls) > 1)
         # Only its renewer can renew a token, and only renewing tells how long it lives. The name node turns a principal
         # into the user's short name by its own rules.
         answer = login.asked("GET", {"op": "GETDELEGATIONTOKEN", "renewer": login.principal})
@@ -142,12 +143,14 @@ def tokens_of(urls: tuple[str, ...], security: Security) -> Tokens:
 class _Login:
     """Requests to one name node that prove the identity by SPNEGO (RFC 4559)."""
 
-    def __init__(self, url: str, security: Security, answer_s: float = 60) -> None:
+    def __init__(self, url: str, security: Security, *, several: bool = False) -> None:
+        """`several`: whether the HDFS has other name nodes, one of which is asked if this one does not answer soon."""
         kerberos = security.kerberos
         assert kerberos is not None, "without Kerberos there is no login"
         self._url = url
         self._tls = security.tls
-        self._answer_s = answer_s
+        self._several = several
+        self._answer_s = ANSWER_SECONDS if several else 60.0
         self._kerberos = kerberos
         parts = urlsplit(url)
         self._host = parts.hostname or ""
@@ -204,6 +207,9 @@ class _Login:
         title = TITLE.search(answer.text)
         said = str(remote.get("message") or (title[1] if title else "")).partition("\n")[0]
         reason = f"{remote.get('exception') or answer.status_code}{': ' if said else ''}{said}"
+        if remote.get("exception") == "StandbyException":
+            message = said_of_standby(self._url, f"login of {self.principal}", self._several)
+            raise TransientError(message, url=self._url, failover=True)
         if answer.status_code >= 500 or remote.get("exception") in _PASSING:
             raise TransientError(
                 f"WebHDFS at {self._url} refused the login of {self.principal}: {hidden(reason)}",
@@ -241,7 +247,7 @@ def page_of(url: str, user: str, security: Security, path: str, query: dict[str,
     Raises TransientError, TlsError and, with an identity, the errors of `Tokens.current`.
     """
     if security.kerberos is not None:
-        return _Login(url, security, ANSWER_SECONDS).asked("GET", query, path)
+        return _Login(url, security, several=True).asked("GET", query, path)
     try:
         with requests.Session() as session:
             prepare(session, [url], security.tls)

@@ -18,7 +18,7 @@ from walferry.errors import TransientError, WalferryError, causes
 from walferry.request_meter import Meter
 from walferry.security import OPEN, AuthenticationError, Security, handed
 from walferry.security.handed import WorkerLoginError
-from walferry.storage.addresses import servers_of
+from walferry.storage.addresses import said_of_standby, servers_of
 from walferry.storage.filesystem import FileStatus, Owner, PermissionDeniedError, QuotaExceededError
 from walferry.storage.https import prepare, refused
 from walferry.storage.session import Session
@@ -442,6 +442,9 @@ class WebHdfs:
         if name is None and text.startswith(_LOGIN_WANTED):
             message = f"WebHDFS at {self.url} wants a login ({operation} of {path}): it is secured; give its cluster a "
             return AuthenticationError(f"{message}Kerberos principal with a keytab or a ticket cache", **facts)
+        if name == "StandbyException":
+            message = said_of_standby(self.url, f"{operation} of {path}", ";" in self.url)
+            return TransientError(message, failover=True, **facts)
         message = f"WebHDFS at {self.url} refused {operation} of {path}: {name or 'no reason given'}: {text}"
         # An answer without an exception name is not WebHDFS's: a proxy, or a server that is starting or stopping.
         kind = TransientError if name is None or name in _TRANSIENT else WalferryError

@@ -283,12 +283,9 @@ def test_one_of_several_name_nodes_that_does_not_answer_a_login_is_soon_left_for
 ) -> None:
     waits: list[float] = []
 
-    class Login:
-        def __init__(self, *args: Any) -> None:
-            waits.append(args[-1])
-            self.principal = "ferry"
-
-        def asked(self, *_: object) -> None:
+    class Login(tokens._Login):
+        def asked(self, *_: object) -> dict[str, Any]:
+            waits.append(self._answer_s)
             raise TransientError("does not answer")
 
     monkeypatch.setattr(tokens, "_Login", Login)
@@ -296,3 +293,17 @@ def test_one_of_several_name_nodes_that_does_not_answer_a_login_is_soon_left_for
         with pytest.raises(TransientError, match="does not answer"):
             Tokens(urls, FERRY).current()
     assert waits == [60, tokens.ANSWER_SECONDS, tokens.ANSWER_SECONDS]
+
+
+def test_a_standby_that_is_asked_for_a_token_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hole: "refused the login of ferry: StandbyException"."""
+    body = b'{"RemoteException": {"exception": "StandbyException", "message": "not supported in state standby"}}'
+    monkeypatch.setattr(tokens._Login, "_context", lambda _: None)
+    monkeypatch.setattr(tokens._Login, "_stepped", lambda *_: b"proof")
+    with server(say(403, body)) as url:
+        with pytest.raises(
+            TransientError, match=r"a standby NameNode .*: name each NameNode of that HDFS, separated by ;"
+        ):
+            Tokens((url,), FERRY).current()
+        with pytest.raises(TransientError, match=r"a standby NameNode .*, and no other one is active now"):
+            Tokens((url, url), FERRY).current()

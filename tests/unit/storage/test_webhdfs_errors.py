@@ -28,3 +28,17 @@ def test_an_error_of_hdfs_that_passes_is_tried_again_and_another_is_final(name: 
     assert is_transient(error) == passes
     assert isinstance(error, TransientError) == passes
     assert "/hbase/WALs/s/w.1" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://b:1", "name each NameNode of that HDFS, separated by ; "),
+        ("http://a:1;http://b:1", "and no other one is active now"),
+    ],
+)
+def test_a_standby_is_told_as_one_and_how_several_are_named_if_it_is_the_only_one(url: str, said: str) -> None:
+    refusal = HdfsError("Operation category READ is not supported", exception="StandbyException")
+    error = WebHdfs(url, "hbase")._error(refusal, {"path": "/copies", "operation": "status"})
+    assert str(error).startswith(f"WebHDFS at {url} is that of a standby NameNode (status of /copies)")
+    assert said in str(error)
