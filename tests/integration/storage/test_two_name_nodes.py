@@ -32,6 +32,7 @@ from walferry.embedded.two_name_nodes import NAME_NODES, TwoNameNodes
 from walferry.errors import TransientError
 from walferry.ledger import Ledger, LogPosition
 from walferry.replay.keeping import by_copies, protect
+from walferry.replay.keeping.folder import folder_faults
 from walferry.replay.keeping.retention import Retention
 from walferry.run.run import Run
 from walferry.storage import Local, WebHdfs, name_nodes, open_file_system, open_hdfs
@@ -297,6 +298,18 @@ def test_logs_are_copied_into_a_folder_whose_name_node_is_killed_meanwhile(
         found = copied(pair, folder.removeprefix(f"webhdfs://root@{stage}"), tmp_path)
         assert {name: found[name] for name in names} == dict.fromkeys(names, CONTENT)
     restarted(pair, before)
+
+
+def test_a_folder_that_is_only_examined_leaves_no_folder_above_it(pair: TwoNameNodes) -> None:
+    stage = str(pair.address.webhdfs).replace("http://", "")
+    assert list(folder_faults(f"webhdfs://{stage}/examined/a/b", pair.address)) == []
+    assert files_on(pair).status("/examined") is None
+    (fault,) = folder_faults(f"webhdfs://{standby_of(pair)}/examined/a/b", pair.address)
+    assert "is that of a standby NameNode" in fault
+
+
+def standby_of(pair: TwoNameNodes) -> str:
+    return files_on(pair, standby_first=True).url.split(";")[0].removeprefix("http://")
 
 
 class Paused(Local):

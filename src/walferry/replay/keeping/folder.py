@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import takewhile
+from posixpath import dirname
 from uuid import uuid4
 
 from walferry.errors import WalferryError
@@ -17,7 +20,12 @@ UNFINISHED = ".copying"
 def try_writing(files: FileSystem, folder: str) -> None:
     """Write a small file to a folder and delete it. Raises the file system's errors."""
     probe = f"{folder}/{uuid4().hex}{UNFINISHED}"
-    files.write(probe, [b"walferry"])
+    try:
+        files.write(probe, [b"walferry"])
+    except BaseException:
+        with suppress(Exception):  # the first error says more
+            files.delete(probe)
+        raise
     files.delete(probe)
 
 
@@ -25,13 +33,28 @@ def folder_faults(url: str, address: ClusterAddress) -> Iterator[str]:
     """Why copies of a source's log cannot be in a folder, given by its URL or path; leaves nothing behind there."""
     try:
         files, folder = open_folder(as_url(url), address)
-        there = files.status(folder) is not None
-        try_writing(files, folder)
-        if not there:
-            files.delete(folder)
+        missing = list(takewhile(lambda path: files.status(path) is None, _up_from(folder)))
+        try:
+            try_writing(files, folder)
+        finally:
+            _delete_empty(files, missing)
     except (WalferryError, OSError) as error:
         yield f"copies cannot be written to {url}: {error}"
         return
     if isinstance(files, WebHdfs):
         for name_node, why in files.behind():
             yield f"{url}: {name_node} {why}, so copies could be missing in what it lists: leave it out"
+
+
+def _up_from(path: str) -> Iterator[str]:
+    """A path and each folder above it."""
+    while path != dirname(path):
+        yield path
+        path = dirname(path)
+
+
+def _delete_empty(files: FileSystem, folders: Iterable[str]) -> None:
+    """Delete folders, innermost first, up to one that somebody else has put something into."""
+    with suppress(WalferryError, OSError):
+        for path in folders:
+            files.delete(path)
