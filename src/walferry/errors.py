@@ -103,6 +103,14 @@ class GateShutError(WalferryError):
     """A gate of the run is shut: the next step is not allowed yet; fact `reasons`."""
 
 
+def as_printed(error: WalferryError) -> str:
+    """An error for a terminal: its message, with several `refusals` (a fact, which ends it) on lines of their own."""
+    refusals = error.facts.get("refusals", ())
+    if len(refusals) < 2:
+        return error.message
+    return "\n  ".join((error.message.removesuffix("; ".join(refusals)).rstrip(), *refusals))
+
+
 _RECORDED = re.compile(r"([A-Z]\w*): ?(.*)", re.DOTALL)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from walferry.errors import WalferryError
+from walferry.errors import WalferryError, as_printed
 
 if TYPE_CHECKING:
     from walferry.ledger import Ledger
@@ -96,7 +96,7 @@ def run_app(work: Callable[[Run], None], run_id: str, parent: int | None, actor:
         with opened(run_id, actor) as run:
             work(run)
     except WalferryError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {as_printed(error)}", file=sys.stderr)
         code = error.exit_code
     sys.exit(code)
 

@@ -18,9 +18,9 @@ import pytest
 
 from unit.migration.filled_ledger import filled
 from unit.streams.stream_ledger import brought_to, opened
-from walferry import clock
+from walferry import cli, clock
 from walferry.cli import ask, main, runs
-from walferry.errors import GapError
+from walferry.errors import GapError, UsageError
 from walferry.ledger import Ledger, NumberGap
 from walferry.run.heartbeat import NOTE, this_process
 
@@ -376,6 +376,21 @@ def test_an_option_for_secured_clusters_that_is_wrong_is_named(
     verb: tuple[str, ...], options: tuple[str, ...], told: str, tmp_path: Path
 ) -> None:
     assert refused(walferry(tmp_path, *verb, *options), 2).startswith(told)
+
+
+def test_each_refusal_of_a_plan_has_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hole: refusals, and the commands in them, were all joined by "; "."""
+    told = ["HBase: grant it: grant 'me', 'A'; grant 'me', 'RW', 'a'", "b: it is disabled; enable it"]
+
+    def app() -> None:
+        raise UsageError(f"the plan refuses: {'; '.join(told)}", refusals=told)
+
+    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(sys, "argv", ["walferry", "plan"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines() == ["error: the plan refuses:", *(f"  {one}" for one in told)]
 
 
 @pytest.mark.parametrize("arguments", [("nonsense",), ("plan",), ("abort", "move"), ("status", "move", "--colour")])

@@ -24,7 +24,7 @@ from walferry.cli import (
     streams,
     wal,
 )  # fmt: skip
-from walferry.errors import WalferryError
+from walferry.errors import WalferryError, as_printed
 from walferry.process import set_up_logging, warn_of_unknown_variables
 
 app = typer.Typer(
@@ -60,14 +60,14 @@ app.add_typer(quarantine_app, name="quarantine")
 
 
 def main() -> None:
-    """Run the command; every error that the user can fix is one line on stderr."""
+    """Run the command; every error that the user can fix is one line on stderr, of a plan one for each refusal."""
     set_up_logging()
     if "--help" not in sys.argv:
         warn_of_unknown_variables()
     try:
         app()
     except WalferryError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {as_printed(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         print(f"error: the package {error.name} is missing: install walferry with its extras spark, checks and, for a "

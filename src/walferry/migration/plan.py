@@ -82,8 +82,9 @@ def require(plan: Plan) -> None:
 def _refuse(findings: Sequence[Finding]) -> None:
     refusals = [finding for finding in findings if finding.level == "refuse"]
     if refusals:
-        text = "; ".join(f"{finding.subject}: {finding.message}" for finding in refusals)
-        raise UsageError(f"the plan refuses: {text}", findings=[asdict(finding) for finding in refusals])
+        told = [f"{finding.subject}: {finding.message}" for finding in refusals]
+        facts = [asdict(finding) for finding in refusals]
+        raise UsageError(f"the plan refuses: {'; '.join(told)}", refusals=told, findings=facts)
 
 
 def make_plan(spec: ResolvedSpec, keep_hours: float) -> Plan:

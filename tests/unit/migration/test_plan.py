@@ -10,7 +10,7 @@ import pytest
 
 from unit.migration.filled_ledger import CLUSTER, SPEC
 from unit.migration.planning.versions import of_version
-from walferry.errors import UsageError
+from walferry.errors import UsageError, as_printed
 from walferry.migration import plan as plan_module
 from walferry.migration.plan import Plan, _first_findings, _require_roots, _version, require
 from walferry.migration.planning.finding import Finding
@@ -27,7 +27,11 @@ def test_every_refusal_is_in_the_one_error_and_warnings_are_not() -> None:
     with pytest.raises(UsageError) as caught:
         require(plan(refusals[0], Finding("warn", "c", "is large"), refusals[1]))
     assert str(caught.value) == "the plan refuses: a: is disabled; b: is not there"
+    assert as_printed(caught.value) == "the plan refuses:\n  a: is disabled\n  b: is not there"
     assert len(caught.value.findings) == 2
+    with pytest.raises(UsageError) as one:
+        require(plan(refusals[0]))
+    assert as_printed(one.value) == "the plan refuses: a: is disabled"
     require(plan(Finding("warn", "c", "is large")))
 
 

@@ -45,7 +45,7 @@ def plan_keep(run: KeepRun) -> dict[str, Any]:
 def _examine(spec: ResolvedKeepSpec, source: HBaseClient) -> dict[str, Any]:
     obstacles = list(_obstacles(spec, source))
     if obstacles:
-        raise UsageError("; ".join(obstacles), obstacles=obstacles)
+        raise UsageError(f"the plan refuses: {'; '.join(obstacles)}", refusals=obstacles)
     held, kept = source.held_bytes(), retention_of(source)
     return {
         "version": source.version(),
