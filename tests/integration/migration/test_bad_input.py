@@ -63,7 +63,7 @@ def left_on(client: HBaseClient) -> tuple[Any, ...]:
 def refusal(
     source: MiniCluster, guarded: MiniCluster, at_source: HBaseClient, at_guarded: HBaseClient, tmp_path: Path
 ) -> Any:
-    """`walferry start` of a spec that must be refused: its one line on stderr behind the log's lines."""
+    """`walferry start` of a spec that must be refused: what it says on stderr behind the log's lines."""
 
     def refused(keys: dict[str, Any]) -> str:
         (tmp_path / "move.yaml").write_text(yaml.safe_dump(keys))
@@ -72,8 +72,8 @@ def refusal(
         assert (left_on(at_source), left_on(at_guarded)) == before
         assert answer.returncode == 2, answer.stderr
         assert "Traceback" not in answer.stderr
-        (line,) = [line for line in answer.stderr.splitlines() if line.startswith("error: ")]
-        return line
+        _, error = answer.stderr.split("error: ")
+        return error
 
     return refused
 
