@@ -167,6 +167,24 @@ def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
 
 
 @kernel()
+def locate_scopes(buffer, key_start, key_end, start, length):  # type: ignore[no-untyped-def]
+    """Where the `scopes` of already checked WALKeys are, from the first one to the last; length 0: there are none."""
+    for i in range(len(key_start)):
+        at = key_start[i]
+        start[i] = at
+        length[i] = 0
+        while at < key_end[i]:
+            field = at
+            status, number, _, _, _, at = field_at(buffer, field, key_end[i])
+            if status != OK:
+                break
+            if number == 6:
+                if length[i] == 0:
+                    start[i] = field
+                length[i] = at - start[i]
+
+
+@kernel()
 def starts_mutation(buffer, before, cell):  # type: ignore[no-untyped-def]
     """Whether a new Put or Delete begins at `cell`: its row or type differs from the previous checked cell's."""
     type_before = buffer[before + 12 + int32_at(buffer, before + 4) - 1]

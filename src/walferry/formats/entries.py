@@ -10,16 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from walferry.formats import _cell_kernels as kernels
+from walferry.formats import _wal_kernels
 from walferry.formats.cells import (
     CELL_SCHEMA,
     CellIndex,
     Int32s,
     Int64s,
+    binary_column,
     cells_to_arrow,
     find_cells,
     row_column,
     row_starts,
 )
+from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, WalReader
 from walferry.formats.wal_key import MasterKeys
 
@@ -42,6 +45,21 @@ def index_entry_cells(batch: EntryBatch) -> tuple[CellIndex, Int64s, Int32s]:
     entry."""
     fields, entry, index = kernels.locate_entry_cells(batch.buffer, batch.cells_start, batch.cell_count)
     return CellIndex.of(batch.buffer, fields), entry, index
+
+
+def entry_scopes(batch: EntryBatch) -> tuple[npt.NDArray[np.intp], list[frozenset[bytes]]]:
+    """The families whose cells in an entry may leave the cluster, from the `scopes` of its key: for each entry a number
+    in the list of those that occur. Keys without scopes, and equal ones, cost next to nothing."""
+    start, length = np.empty(len(batch), np.int64), np.empty(len(batch), np.int64)
+    _wal_kernels.locate_scopes(batch.buffer, batch.key_start, batch.key_end, start, length)
+    column = binary_column(batch.buffer, start, length).dictionary_encode()
+    return column.indices.to_numpy().astype(np.intp), [_scoped(raw) for raw in column.dictionary.to_pylist()]
+
+
+def _scoped(raw: bytes) -> frozenset[bytes]:
+    key = pb.WALKey()
+    key.MergeFromString(raw)
+    return frozenset(one.family for one in key.scopes if one.scope_type != pb.REPLICATION_SCOPE_LOCAL)
 
 
 def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:

@@ -9,7 +9,8 @@ import numpy as np
 
 from unit.formats.wal_builder import REGION, TRAILER, entry, header
 from walferry.formats.cells import encode_cell
-from walferry.formats.entries import entry_cells
+from walferry.formats.entries import entry_cells, entry_scopes
+from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import WalReader
 
 TAG = (8, (86_400_000).to_bytes(8, "big"))
@@ -44,3 +45,18 @@ def test_the_cells_of_chosen_entries_become_rows_with_the_entry_they_belong_to()
         "file": "some.wal",
         "offset": starts[1],
     }
+
+
+def test_the_scopes_of_keys_are_those_that_protobuf_reads() -> None:
+    def scopes(**of: int) -> list[pb.FamilyScope]:
+        return [pb.FamilyScope(family=name.encode(), scope_type=scope) for name, scope in of.items()]  # type: ignore[arg-type]
+
+    given = [[], scopes(f=1), scopes(f=1, g=0, h=1), [], scopes(f=0), scopes(f=1)]
+    nonce, cluster = 1 << 62, pb.UUID(least_sig_bits=6, most_sig_bits=6)
+    entries = [entry([cell(i)], i + 1, scopes=one, nonce=nonce, cluster_ids=[cluster]) for i, one in enumerate(given)]
+    (batch,) = WalReader([header() + b"".join(entries) + TRAILER], "some.wal")
+    number, families = entry_scopes(batch)
+    assert [families[one] for one in number] == [set(), {b"f"}, {b"f", b"h"}, set(), set(), {b"f"}]
+    assert len(families) == 4
+    number, families = entry_scopes(batch.take(np.arange(0)))
+    assert (len(number), families) == (0, [])
