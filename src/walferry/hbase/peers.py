@@ -79,7 +79,12 @@ def _families_by_table(tables: Iterable[pb.TableCF]) -> dict[str, frozenset[str]
 
 
 def _texts(names: Iterable[bytes]) -> frozenset[str]:
-    return frozenset(name.decode() for name in names)
+    return frozenset(map(name_text, names))
+
+
+def name_text(name: bytes) -> str:
+    """The name of a family or namespace, which HBase lets have any bytes but a few."""
+    return name.decode(errors="backslashreplace")
 
 
 class Peers(Protocol):

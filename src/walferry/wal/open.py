@@ -53,17 +53,23 @@ def open_wal(
     start: int = 0,
     stop: int | None = None,
     batch_bytes: int = BATCH_BYTES,
+    just_listed: bool = False,
 ) -> Wal:
     """Open a listed file below HBase's `root`, and follow it when it moves. Nothing is read yet.
 
     `start` (0, or where an entry ends) and `stop` are positions in the file in bytes: only entries that end after
     `start`, and at or before `stop`, are returned. A file with dictionaries is read from its beginning all the same.
     `stop` overrides `until`: the file is read up to `stop`, waiting for CLOSE_SECONDS while less of it is visible.
+    A file that was `just_listed` is looked for only if it is no longer where it was listed.
 
     Reading raises GapError if the file no longer exists.
     """
 
     def locate() -> WalFile:
+        nonlocal just_listed
+        if just_listed:
+            just_listed = False
+            return file
         now = find_wal(files, root, file)
         if now is None:
             raise GapError(
