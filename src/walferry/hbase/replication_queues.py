@@ -44,20 +44,14 @@ class Queue:
 
 @dataclass(frozen=True)
 class SourceLoad:
-    """What a region server reports of its shipping to a peer. Times in ms; None: it has nothing to tell, or its version
-    does not."""
+    """What a region server reports of its shipping to a peer."""
 
     server: str
     peer: str
     queue: str | None
-    """id of the queue; since 2.6, before that all queues of the peer are one"""
-    logs: int
-    shipped_ms: int | None
-    """write time of the last edit that was shipped"""
+    """id of the queue; since 2.5, before that None: all queues of the peer are one"""
     lag_ms: int
     """by the server's own count"""
-    running: bool | None
-    """whether the peer is enabled and its sink was reached; since 2.6"""
 
 
 def replication_queues(client: Calls, peers: Iterable[str]) -> list[Queue]:
@@ -103,10 +97,7 @@ def source_loads(client: Calls) -> list[SourceLoad]:
             f"{live.server.host_name},{live.server.port},{live.server.start_code}",
             load.peerID.partition("-")[0],
             load.queueId if load.HasField("queueId") else None,
-            load.sizeOfLogQueue,
-            load.timeStampOfLastShippedOp or None,
             load.replicationLag,
-            load.running if load.HasField("running") else None,
         )
         for live in answer.cluster_status.live_servers
         for load in live.server_load.replLoadSource

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from walferry.clock import now_ms, steady_s
 from walferry.errors import UsageError
@@ -23,17 +23,18 @@ from walferry.hbase.replication_queues import (
 )
 from walferry.hbase.versions import By
 from walferry.hbase.zookeeper import first_server
-from walferry.replication.causes import Sink, look_at_sink, refusing_tables
-from walferry.replication.sink import sink_address, watched_peers
+from walferry.replication.causes import PERHAPS, Sink, cluster_id_at, look_at_sink, refusing_tables
+from walferry.replication.sink import keyed_address, sink_address, watched_peers
 from walferry.replication.spec import ResolvedReplicateSpec
 from walferry.replication.unshipped import Edit, Unshipped, unshipped
 from walferry.storage import FileSystem
 from walferry.wal.copies import log_files_of
-from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.files import Place, WalFile, list_wals, parse_wal_name
 
 STUCK_MS = 60_000
 """an enabled peer that has not shipped an edit for longer is stuck or slow"""
 READERS = 4
+_FEW = 5
 _NEVER_MS = 1 << 62
 """a lag from here on stands for "unknown" (ReplicationLoad)"""
 Wals = Mapping[str, WalFile]
@@ -50,8 +51,10 @@ class QueueStatus:
     state: str
     """live; recovered: from a dead server; unclaimed: of a dead server, and nobody ships it yet"""
     logs: int
-    missing_logs: tuple[str, ...]
+    lost_logs: tuple[str, ...]
     """names without a file"""
+    headless_logs: tuple[str, ...]
+    """without a complete header, although nobody writes to them any more"""
     bytes: int
     """from the recorded positions to the ends of the logs, edits that the peer does not ship included"""
     bytes_at_least: bool
@@ -61,9 +64,9 @@ class QueueStatus:
     age_ms: int | None
     """of that edit"""
     read_whole: bool
-    """whether the logs were read up to that edit or to their end; else it is younger than `younger_than_ms`"""
+    """whether the logs that are there were read up to that edit or to their end; else older ones may follow"""
     younger_than_ms: int | None
-    """age of the newest entry that was read, if no edit to ship was found in what was read"""
+    """age of the newest entry that was read, if not all was: what follows is no older; None: it is not known"""
     unreadable: str | None
     """why a log could not be read further; None: each was read as far as it had to be"""
     reported_lag_ms: int | None
@@ -71,13 +74,22 @@ class QueueStatus:
     shipped_bytes: int | None
     """between the two looks; None with one look"""
     moving: bool | None
-    """whether anything was shipped between the two looks, or nothing had to be; None with one look"""
+    """whether anything was shipped between the two looks, or surely nothing had to be; None with one look"""
     catch_up_s: float | None
     """seconds until all of `bytes` are shipped at that rate, if nothing else is written; None: not known"""
     stuck: bool
     """whether the peer is enabled and has not shipped its oldest edit for more than a minute: stuck, or slow"""
+    perhaps_stuck: bool
+    """whether that may be so of an edit in what was not read, and nothing is known to have been shipped meanwhile; or
+    a log has no header, which stops HBase by default"""
     causes: tuple[str, ...]
-    """why, if it is; the last one names where to look if nothing is known"""
+    """why, and what is wrong with its logs; one that begins with "perhaps" is not proved, and the last one names where
+    to look if none is"""
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether a log could not be read far enough to tell what waits."""
+        return self.unreadable is not None and not self.read_whole
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,8 @@ class PeerStatus:
     """of logs in oldWALs that are in no other peer's queue, so that only this peer keeps them"""
     waiting_files: int
     """files of bulk loads that are not shipped"""
+    servers_without_queue: tuple[str, ...]
+    """live region servers that have no queue of it, if it is enabled or has none at all"""
     queues: tuple[QueueStatus, ...]
 
     @property
@@ -127,6 +141,8 @@ class Look:
     at_ms: int
     queues: tuple[Queue, ...]
     wals: Wals
+    lost: frozenset[str] = frozenset()
+    """logs of the queues that no listing has"""
 
 
 @dataclass(frozen=True)
@@ -139,6 +155,21 @@ class Known:
     before: Look | None
     servers: frozenset[str]
     loads: Sequence[SourceLoad]
+
+    @cached_property
+    def earlier(self) -> Mapping[tuple[str, str, str], Queue]:
+        """The queues of the first look."""
+        return {_key(queue): queue for queue in self.before.queues} if self.before else {}
+
+    @cached_property
+    def lengths(self) -> Mapping[str, int]:
+        """Of the logs of both looks, by name."""
+        looks = [one for one in (self.before, self.now) if one is not None]
+        return {name: file.length for one in looks for name, file in one.wals.items()}
+
+
+def _key(queue: Queue) -> tuple[str, str, str]:
+    return queue.peer, queue.holder, queue.writer
 
 
 def look(spec: ResolvedReplicateSpec, seconds: float = 0) -> ReplicationStatus:
@@ -157,9 +188,9 @@ def look(spec: ResolvedReplicateSpec, seconds: float = 0) -> ReplicationStatus:
                 version=version,
             )
         peers, cluster_id = watched_peers(spec, source), source.cluster_id()
-        addresses = {peer.id: _sink_address(spec, peer) for peer in peers}
+        addresses = addresses_of(spec, peers)
         sinks = _sinks(addresses, cluster_id)
-        take = partial(_taken, source, files, address.wal_path)
+        take = partial(taken, source, files, address.wal_path)
         before = take() if seconds else None
         time.sleep(seconds)
         now = take()
@@ -167,14 +198,32 @@ def look(spec: ResolvedReplicateSpec, seconds: float = 0) -> ReplicationStatus:
         known = Known(files, address.wal_path, now, before, servers, source_loads(source))
         waiting = {peer.id: waiting_files(source, peer.id) for peer in peers}
         found = [_peer(peer, sinks[peer.id], addresses[peer.id], waiting[peer.id], known) for peer in peers]
-    ordered = tuple(sorted(found, key=_worst_peer))
+    ordered = tuple(sorted(found, key=worst_peer))
     return ReplicationStatus(address.cluster, cluster_id, version, now.at_ms, seconds, ordered)
 
 
-def _sink_address(spec: ResolvedReplicateSpec, peer: PeerConfig) -> ClusterAddress | str:
-    """Where a peer leads, or why that cannot be told."""
+def addresses_of(spec: ResolvedReplicateSpec, peers: Sequence[PeerConfig]) -> dict[str, ClusterAddress | str]:
+    """Where each peer leads, or why that cannot be told.
+
+    A target stands for the peer that the spec names. If it names none, others may lead elsewhere: it stands for those
+    whose key leads to its cluster, or cannot be followed.
+    """
+    if spec.target is None or spec.peer is not None:
+        return {peer.id: _address_or_why(partial(sink_address, spec, peer)) for peer in peers}
+    target, source = spec.target.address(), spec.source.address()
+    keyed = {peer.id: _address_or_why(partial(keyed_address, peer.cluster_key, source)) for peer in peers}
+    places = {target, *(place for place in keyed.values() if isinstance(place, ClusterAddress))}
+    with ThreadPoolExecutor(READERS, thread_name_prefix="key") as pool:
+        ids: dict[ClusterAddress | str, str | None] = dict(zip(places, pool.map(cluster_id_at, places), strict=True))
+    return {
+        peer: place if ids[target] is not None and ids.get(place) not in (None, ids[target]) else target
+        for peer, place in keyed.items()
+    }
+
+
+def _address_or_why(address: Callable[[], ClusterAddress]) -> ClusterAddress | str:
     try:
-        return sink_address(spec, peer)
+        return address()
     except UsageError as error:
         return error.message
 
@@ -185,20 +234,26 @@ def _sinks(addresses: Mapping[str, ClusterAddress | str], source_id: str) -> dic
     with ThreadPoolExecutor(READERS, thread_name_prefix="sink") as pool:
         looks = {place: pool.submit(look_at_sink, place, source_id) for place in places}
     return {
-        peer: looks[place].result() if isinstance(place, ClusterAddress) else Sink("", fault=place)
+        peer: looks[place].result() if isinstance(place, ClusterAddress) else Sink("", fault=place, proved=False)
         for peer, place in addresses.items()
     }
 
 
-def _taken(source: HBaseClient, files: FileSystem, root: str) -> Look:
-    for again in (True, False):
-        at_s, at_ms = steady_s(), now_ms()
-        queues = tuple(replication_queues(source, [peer.id for peer in peer_configs(source)]))
-        wals = {file.name: file for file in list_wals(files, root)}
-        gone = any(name not in wals for queue in queues for name in _logs(queue))
-        if not (gone and again):  # a log may have been shipped and deleted between the two requests
-            break
-    return Look(at_s, at_ms, queues, wals)
+def taken(source: HBaseClient, files: FileSystem, root: str) -> Look:
+    """The queues of all peers, and the log's files."""
+    found = _taken_once(source, files, root)
+    if not found.lost:
+        return found
+    again = _taken_once(source, files, root)  # a log may have been shipped and deleted between the two requests
+    return replace(again, lost=again.lost & found.lost)
+
+
+def _taken_once(source: HBaseClient, files: FileSystem, root: str) -> Look:
+    at_s, at_ms = steady_s(), now_ms()
+    queues = tuple(replication_queues(source, [peer.id for peer in peer_configs(source)]))
+    wals = {file.name: file for file in list_wals(files, root)}
+    names = {name for queue in queues for name in _logs(queue)}
+    return Look(at_s, at_ms, queues, wals, frozenset(name for name in names - wals.keys() if parse_wal_name(name)))
 
 
 def _logs(queue: Queue) -> list[str]:
@@ -208,7 +263,7 @@ def _logs(queue: Queue) -> list[str]:
 def _peer(peer: PeerConfig, sink: Sink, place: ClusterAddress | str, waiting: int, known: Known) -> PeerStatus:
     queues = [queue for queue in known.now.queues if queue.peer == peer.id and queue.logs]
     with ThreadPoolExecutor(READERS, thread_name_prefix="queue") as readers:
-        found = list(readers.map(lambda one: unshipped(known.files, known.root, one, peer, sink.uuid), queues))
+        found = list(readers.map(partial(_unshipped, peer, sink, known), queues))
     shown = [queue_status(queue, read, peer, known) for queue, read in zip(queues, found, strict=True)]
     tables: dict[str, frozenset[str]] = {}
     for one, read in zip(shown, found, strict=True):
@@ -216,7 +271,7 @@ def _peer(peer: PeerConfig, sink: Sink, place: ClusterAddress | str, waiting: in
             tables[table] = tables.get(table, frozenset()) | families
     refusals = refusing_tables(place, tables) if tables and sink.fault is None and not isinstance(place, str) else {}
     shown = [
-        replace(one, causes=tuple(causes_of(one, read, peer, sink, refusals))) if one.stuck else one
+        replace(one, causes=tuple(causes_of(one, read, peer, sink, refusals)))
         for one, read in zip(shown, found, strict=True)
     ]
     names = {name for queue in queues for name in _logs(queue)}
@@ -226,8 +281,21 @@ def _peer(peer: PeerConfig, sink: Sink, place: ClusterAddress | str, waiting: in
         peer.id, peer.enabled, peer.serial, sink if sink.address else replace(sink, address=peer.cluster_key),
         sum(queue.length for queue in queues), sum(_length(name, known.now.wals, ends) for name in names),
         sum(queue.bytes for queue in shown), any(queue.bytes_at_least for queue in shown),
-        pinned_bytes(known.now.wals, names, others), waiting, tuple(sorted(shown, key=_worst_queue)),
+        pinned_bytes(known.now.wals, names, others), waiting, servers_without_queue(peer, known),
+        tuple(sorted(shown, key=worst_queue)),
     )  # fmt: skip
+
+
+def _unshipped(peer: PeerConfig, sink: Sink, known: Known, queue: Queue) -> Unshipped:
+    return unshipped(known.files, known.root, queue, known.now.wals, peer, sink.uuid)
+
+
+def servers_without_queue(peer: PeerConfig, known: Known) -> tuple[str, ...]:
+    """The live servers without a queue of an enabled peer, or of one that has no queue at all."""
+    of_peer = [queue for queue in known.now.queues if queue.peer == peer.id]
+    if of_peer and not peer.enabled:
+        return ()
+    return tuple(sorted(known.servers - {queue.holder for queue in of_peer if not queue.recovered}))
 
 
 def _length(name: str, wals: Wals, ends: Mapping[str, int]) -> int:
@@ -244,26 +312,28 @@ def pinned_bytes(wals: Wals, names: Collection[str], others: Collection[str]) ->
 def queue_status(queue: Queue, found: Unshipped, peer: PeerConfig, known: Known) -> QueueStatus:
     """A queue as it is now, without causes."""
     now, oldest = known.now, found.oldest
-    missing = tuple(name for name in _logs(queue) if name not in now.wals and name not in found.ends)
+    lost = tuple(name for name in _logs(queue) if name in now.lost)
     waiting = bytes_waiting(queue, now.wals, found.ends)
     age = None if oldest is None else max(0, now.at_ms - oldest.write_ms)
-    newest = None if oldest or found.whole or found.read_to_ms is None else max(0, now.at_ms - found.read_to_ms)
+    newest = None if found.whole or found.read_to_ms is None else max(0, now.at_ms - found.read_to_ms)
     shipped = seconds = None
     if known.before is not None:
-        key = (queue.peer, queue.holder, queue.writer)
         seconds = now.at_s - known.before.at_s
-        earlier = [one for one in known.before.queues if (one.peer, one.holder, one.writer) == key]
-        lengths = {name: file.length for wals in (known.before.wals, now.wals) for name, file in wals.items()}
-        shipped = shipped_between(earlier[0], queue, lengths) if earlier else None
+        earlier = known.earlier.get(_key(queue))
+        shipped = None if earlier is None else shipped_between(earlier, queue, known.lengths)
     # An edit that was written after the first look says nothing.
     had_to = oldest is not None and known.before is not None and oldest.write_ms < known.before.at_ms
+    idle = found.whole and not had_to and not lost and not found.headless
+    stuck = peer.enabled and age is not None and age > STUCK_MS
+    old_may_follow = not found.whole and found.unreadable is None and (newest is None or newest > STUCK_MS)
     state = "unclaimed" if queue.holder not in known.servers else "recovered" if queue.recovered else "live"
     return QueueStatus(
         server=queue.holder,
         writer=queue.writer,
         state=state,
         logs=queue.length,
-        missing_logs=missing,
+        lost_logs=lost,
+        headless_logs=found.headless,
         bytes=waiting,
         bytes_at_least=any(_may_have_more(names[-1], now.wals, found) for names in queue.logs.values()),
         oldest=oldest,
@@ -273,9 +343,10 @@ def queue_status(queue: Queue, found: Unshipped, peer: PeerConfig, known: Known)
         unreadable=found.unreadable,
         reported_lag_ms=reported_lag(queue, known.loads),
         shipped_bytes=shipped,
-        moving=None if shipped is None else shipped > 0 or not had_to,
+        moving=None if shipped is None else shipped > 0 or idle,
         catch_up_s=waiting / shipped * seconds if shipped and seconds and oldest else None,
-        stuck=peer.enabled and age is not None and age > STUCK_MS,
+        stuck=stuck,
+        perhaps_stuck=peer.enabled and not stuck and not shipped and (old_may_follow or bool(found.headless)),
         causes=(),
     )
 
@@ -304,7 +375,7 @@ def shipped_between(before: Queue, after: Queue, lengths: Mapping[str, int]) -> 
 
 
 def reported_lag(queue: Queue, loads: Sequence[SourceLoad]) -> int | None:
-    """The lag that the server which ships a queue reports of it; before 2.6 of all that it ships to the peer."""
+    """The lag that the server which ships a queue reports of it; before 2.5 of all that it ships to the peer."""
     lags = [
         load.lag_ms
         for load in loads
@@ -323,26 +394,63 @@ def _writer(load: SourceLoad) -> str:
 def causes_of(
     queue: QueueStatus, found: Unshipped, peer: PeerConfig, sink: Sink, refusals: Mapping[str, str]
 ) -> list[str]:
-    """Why a queue is stuck, the surest first. `refusals`: why the sink refuses edits, by table."""
-    causes = []
+    """Why a queue is stuck, or may be, and what is wrong with its logs; what is proved comes first. `refusals`: why the
+    sink refuses edits, by table."""
+    causes = _of_logs(queue)
+    waits = queue.stuck or queue.perhaps_stuck or (queue.unjudged and peer.enabled)
+    if not waits:
+        return causes
     if queue.state == "unclaimed":
         causes.append("its server is dead, and no other server has claimed the queue yet")
     if sink.fault is not None:
-        causes.append(sink.fault)
+        causes.append(sink.fault if sink.proved else f"{PERHAPS}its cluster takes no changes: {sink.fault}")
     causes += [refusals[table] for table in sorted(found.tables) if table in refusals]
-    if causes or queue.moving:
+    causes.sort(key=lambda cause: cause.startswith(PERHAPS))
+    if queue.moving or (causes and not causes[0].startswith(PERHAPS)):
         return causes
+    if queue.oldest is not None and queue.oldest.row is None:
+        causes.append(f"{PERHAPS}the sink cannot read the files of the source (hbase.replication.conf.dir there)")
     if peer.serial:
-        causes.append("perhaps the peer is serial, and earlier edits of the same region wait on another server")
+        causes.append(f"{PERHAPS}the peer is serial, and earlier edits of the same region wait on another server")
     if peer.bandwidth:
-        causes.append(f"perhaps the peer's own limit: {peer.bandwidth} bytes per second for each region server")
+        causes.append(f"{PERHAPS}the peer's own limit: {peer.bandwidth} bytes per second for each region server")
     host, port, _ = queue.server.split(",")
     return [*causes, f"unknown: look for ReplicationSource and {peer.id} in the log of region server {host},{port}"]
 
 
-def _worst_queue(queue: QueueStatus) -> tuple[bool, bool, int, int, str]:
-    return not queue.stuck, queue.unreadable is None, -(queue.age_ms or 0), -queue.bytes, queue.writer
+def _of_logs(queue: QueueStatus) -> list[str]:
+    """What is wrong with the logs of a queue."""
+    causes = []
+    if queue.lost_logs:
+        causes.append(
+            f"log lost: HDFS has no such file: {few(queue.lost_logs)}: its edits are gone, or block the queue"
+        )
+    if queue.headless_logs:
+        causes.append(
+            f"log without a complete header: {few(queue.headless_logs)}: HBase goes on to the next one only with "
+            "replication.source.eof.autorecovery, which is off by default"
+        )
+    if queue.unreadable is not None:
+        causes.append(f"{PERHAPS}its region server cannot read on either: {queue.unreadable}")
+    return causes
 
 
-def _worst_peer(peer: PeerStatus) -> tuple[bool, int, int, str]:
-    return not peer.stuck, -max((queue.age_ms or 0 for queue in peer.queues), default=0), -peer.bytes, peer.peer
+def few(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + more
+
+
+def _trouble(queue: QueueStatus) -> tuple[bool, bool, bool, bool]:
+    return not queue.lost_logs, not queue.stuck, not queue.perhaps_stuck, not queue.unjudged
+
+
+def worst_queue(queue: QueueStatus) -> tuple[tuple[bool, ...], int, int, str]:
+    """The key by which queues are shown in order."""
+    return _trouble(queue), -(queue.age_ms or 0), -queue.bytes, queue.writer
+
+
+def worst_peer(peer: PeerStatus) -> tuple[tuple[bool, ...], int, int, str]:
+    """The same of peers."""
+    worst = min((_trouble(queue) for queue in peer.queues), default=(True,) * 4)
+    return worst, -max((queue.age_ms or 0 for queue in peer.queues), default=0), -peer.bytes, peer.peer

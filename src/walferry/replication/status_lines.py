@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from walferry.amounts import amount
 from walferry.clock import duration, iso
-from walferry.replication.status import PeerStatus, QueueStatus, ReplicationStatus
+from walferry.replication.status import PeerStatus, QueueStatus, ReplicationStatus, few
 
 
 def lines(status: ReplicationStatus) -> list[str]:
@@ -24,23 +24,47 @@ def _peer(peer: PeerStatus) -> Iterator[str]:
         yield f"  its cluster: {peer.sink.fault}"
     elif peer.sink.servers is not None:
         yield f"  its cluster: {peer.sink.cluster_id}, {amount(peer.sink.servers, 'region server')}"
-    if peer.waiting_files:
-        yield f"  {amount(peer.waiting_files, 'file')} of bulk loads not shipped"
     if peer.pinned_bytes:
         yield f"  only this peer keeps {_size(peer.pinned_bytes)} in oldWALs"
+    if peer.servers_without_queue:
+        yield (
+            f"  no queue at {few(peer.servers_without_queue)}: hbase.replication may be off there, or it has written "
+            "no log yet"
+        )  # fmt: skip
     for queue in peer.queues:
         yield from _queue(queue, peer)
 
 
 def _summary(peer: PeerStatus) -> str:
+    facts = list(_troubles(peer))
+    files = [f"{amount(peer.waiting_files, 'file')} of bulk loads not shipped"] if peer.waiting_files else []
     if not peer.enabled:
-        return f"disabled: keeps {amount(peer.logs, 'log')}, {_size(peer.log_bytes)}"
+        facts.append(f"disabled: keeps {amount(peer.logs, 'log')}, {_size(peer.log_bytes)}")
+    elif facts:
+        facts.append(_waiting(peer))
+    elif any(queue.oldest or not queue.read_whole for queue in peer.queues):
+        facts += ["ships", _waiting(peer)]
+    elif not peer.queues and peer.servers_without_queue:
+        facts.append("no queue")
+    elif not files:
+        facts.append("nothing waits")
+    return "; ".join([*facts, *files])
+
+
+def _troubles(peer: PeerStatus) -> Iterator[str]:
+    """How many queues are not as they should be; each counts once, as the worst that it is."""
+    lost = sum(len(queue.lost_logs) for queue in peer.queues)
     stuck = sum(queue.stuck for queue in peer.queues)
+    perhaps = sum(queue.perhaps_stuck for queue in peer.queues)
+    unjudged = sum(queue.unjudged and not queue.stuck and not queue.perhaps_stuck for queue in peer.queues)
+    if lost:
+        yield f"{amount(lost, 'log')} lost"
     if stuck:
-        return f"{stuck} of {amount(len(peer.queues), 'queue')} stuck or slow; {_waiting(peer)}"
-    if any(queue.oldest or not queue.read_whole for queue in peer.queues):
-        return f"ships; {_waiting(peer)}"
-    return "nothing waits" if peer.queues else "no queue"
+        yield f"{stuck} of {amount(len(peer.queues), 'queue')} stuck or slow"
+    if perhaps:
+        yield f"{perhaps} of {amount(len(peer.queues), 'queue')} perhaps stuck"
+    if unjudged:
+        yield f"{amount(unjudged, 'queue')} could not be judged"
 
 
 def _waiting(one: PeerStatus | QueueStatus) -> str:
@@ -59,10 +83,6 @@ def _queue(queue: QueueStatus, peer: PeerStatus) -> Iterator[str]:
     if queue.catch_up_s is not None:
         facts.append(f"caught up in about {duration(queue.catch_up_s)} if nothing else is written")
     yield f"  {_state(queue, peer)}: {'; '.join(facts)}"
-    for name in queue.missing_logs:
-        yield f"    log missing: {name}"
-    if queue.unreadable is not None:
-        yield f"    log unreadable: {queue.unreadable}"
     if (edit := queue.oldest) is not None and (queue.stuck or not peer.enabled):
         families = f"{'family' if len(edit.families) == 1 else 'families'} {', '.join(edit.families)}"
         what = "a bulk load into" if edit.row is None else f"row '{edit.row}' of"
@@ -75,20 +95,31 @@ def _queue(queue: QueueStatus, peer: PeerStatus) -> Iterator[str]:
 
 
 def _state(queue: QueueStatus, peer: PeerStatus) -> str:
-    stuck = {None: "STUCK OR SLOW ", True: "SLOW ", False: "STUCK "}[queue.moving] if queue.stuck else ""
+    words = ["LOG LOST"] if queue.lost_logs else []
+    if queue.stuck:
+        words.append({None: "STUCK OR SLOW", True: "SLOW", False: "STUCK"}[queue.moving])
+    elif queue.perhaps_stuck:
+        words.append("PERHAPS STUCK")
+    elif queue.unjudged:
+        words.append("NOT JUDGED")
+    start = f"{', '.join(words)} {queue.server}" if words else queue.server
     if queue.state == "recovered":
-        return f"{stuck}{queue.server}, for {queue.writer}, which is dead"
-    return f"{stuck}{queue.server}{', which is dead' if queue.state == 'unclaimed' else ''}"
+        return f"{start}, for {queue.writer}, which is dead"
+    return f"{start}, which is dead" if queue.state == "unclaimed" else start
 
 
 def _age(queue: QueueStatus) -> str:
     if queue.age_ms is not None:
-        return f"oldest edit {duration(queue.age_ms / 1000)} old"
+        known = f"oldest edit {duration(queue.age_ms / 1000)} old"
+    elif not queue.read_whole:
+        known = "no edit to ship in what was read"
+    else:
+        known = "no edit waits in the logs that are there" if queue.lost_logs else "no edit waits"
     if queue.read_whole:
-        return "no edit waits"
+        return known
     if queue.younger_than_ms is None:
-        return "its oldest edit is not known"
-    return f"no edit to ship in what was read; what follows is at most {duration(queue.younger_than_ms / 1000)} old"
+        return f"{known}; how old what follows is, is not known"
+    return f"{known}; what follows is at most {duration(queue.younger_than_ms / 1000)} old"
 
 
 def _size(count: int) -> str:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
 
 from walferry.errors import GapError, WalferryError
 from walferry.formats.cells import binary_column, row_at
-from walferry.formats.entries import index_entry_cells
+from walferry.formats.entries import entry_scopes, index_entry_cells
 from walferry.formats.markers import Marker
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, cluster_ids
-from walferry.hbase.peers import PeerConfig
+from walferry.hbase.peers import PeerConfig, name_text
 from walferry.hbase.replication_queues import Queue
 from walferry.hbase.rowkey import shown_row
 from walferry.storage import FileSystem
-from walferry.wal.files import live_file
-from walferry.wal.open import Until, open_wal
+from walferry.wal.files import Place, WalFile
+from walferry.wal.open import Until, Wal, open_wal
 
-MOST_BYTES = 8 << 20
+MOST_BYTES = 64 << 20
 """of a queue's logs that are looked through (a log with dictionaries is also read up to the position)"""
+MOST_LOGS = 100
+"""of a group that are opened"""
+END_BYTES = 8 << 20
+"""that are read on after the oldest edit, to the end of the newest log"""
 BATCH_BYTES = 1 << 20
 ROW_BYTES = 60
 
@@ -54,33 +60,40 @@ class Unshipped:
     whole: bool = True
     """whether the logs were read up to that edit, or to their end"""
     read_to_ms: int | None = None
-    """if they were not: what was not read is no older"""
+    """if they were not: what was not read is no older; None: nothing was read there"""
     ends: Mapping[str, int] = field(default_factory=dict)
     """bytes of each log up to where reading ended"""
     read_to_end: Collection[str] = ()
     """the logs whose ends those are"""
+    headless: tuple[str, ...] = ()
+    """logs without a complete header, although nobody writes to them any more"""
     unreadable: str | None = None
-    """why a log cannot be read"""
+    """why a log cannot be read from the position on"""
 
 
-def unshipped(files: FileSystem, root: str, queue: Queue, peer: PeerConfig, sink: UUID | None) -> Unshipped:
+def unshipped(
+    files: FileSystem, root: str, queue: Queue, wals: Mapping[str, WalFile], peer: PeerConfig, sink: UUID | None
+) -> Unshipped:
     """Read a queue's logs from their positions on until the first edit that its peer has to ship; MOST_BYTES at most.
 
-    `sink`: the peer's cluster, to which edits that came from there are not shipped; None if not known.
+    `wals`: the logs as just listed, by name; others are passed over. `sink`: the peer's cluster, to which edits that
+    came from there are not shipped; None if not known.
     """
     found = [
-        _of_group(files, root, logs, queue.shipped[group], peer, sink, MOST_BYTES // len(queue.logs))
+        _of_group(files, root, logs, queue.shipped[group], wals, peer, sink, MOST_BYTES // len(queue.logs))
         for group, logs in queue.logs.items()
     ]
     first = min((one for one in found if one.oldest), key=_write_ms, default=None)
-    times = [one.read_to_ms for one in found if one.read_to_ms is not None and not one.whole]
+    times = [one.read_to_ms for one in found if not one.whole]
+    known = [ms for ms in times if ms is not None]
     return Unshipped(
         None if first is None else first.oldest,
         {} if first is None else first.tables,
         all(one.whole for one in found),
-        min(times, default=None),
+        min(known) if known and len(known) == len(times) else None,
         {name: end for one in found for name, end in one.ends.items()},
         frozenset(name for one in found for name in one.read_to_end),
+        tuple(name for one in found for name in one.headless),
         next((one.unreadable for one in found if one.unreadable), None),
     )
 
@@ -91,40 +104,61 @@ def _write_ms(found: Unshipped) -> int:
 
 
 def _of_group(
-    files: FileSystem, root: str, logs: tuple[str, ...], start: int, peer: PeerConfig, sink: UUID | None, left: int
-) -> Unshipped:
+    files: FileSystem, root: str, logs: Sequence[str], shipped: int, wals: Mapping[str, WalFile], peer: PeerConfig,
+    sink: UUID | None, left: int,
+) -> Unshipped:  # fmt: skip
     found: Edit | None = None
     tables: dict[str, frozenset[str]] = {}
     ends: dict[str, int] = {}
     whole: set[str] = set()
+    headless: tuple[str, ...] = ()
     read_to: int | None = None
     unreadable = None
-    for name in logs:
-        file = live_file(root, name)
-        if file is None:
-            continue  # of no user table
+    listed = [name for name in logs if name in wals]
+    for name in listed[:MOST_LOGS]:
+        start = shipped if name == logs[0] else 0
         try:
-            wal = open_wal(files, root, file, Until.NOW, start=start, batch_bytes=BATCH_BYTES)
+            wal = open_wal(
+                files, root, wals[name], Until.NOW, start=start, batch_bytes=BATCH_BYTES, just_listed=True
+            )  # fmt: skip
             for batch in wal:
-                if found is None and (first := first_edit(batch, name, peer, sink)) is not None:
-                    found, tables = first
                 if found is None:
                     read_to = max(int(batch.write_time.max()), read_to or 0)
+                    if (first := first_edit(batch, name, peer, sink)) is not None:
+                        (found, tables), left = first, min(left, END_BYTES)
                 left -= int(batch.offset_end[-1]) - ends.get(name, start)
                 ends[name] = int(batch.offset_end[-1])
                 del batch  # free its bytes before the next ones are read
                 if left <= 0 or (found and name != logs[-1]):  # the name node may not know the end of the newest log
-                    return Unshipped(found, tables, found is not None, read_to, ends, whole)
+                    return Unshipped(found, tables, found is not None, read_to, ends, whole, headless)
+            if _lacks_header(wal) and (wals[name].place is Place.ARCHIVED or name != logs[-1]):
+                headless = (*headless, name)
+            elif start and name not in ends and _ends_before(files, wals[name], start):
+                unreadable = f"{name} ends before byte {start}, up to which it was shipped by the queue's record"
+                break
             ends[name] = max(wal.length, ends.get(name, start))
             whole.add(name)
         except GapError:
-            pass  # there is no such file, as the listing shows
-        except (WalferryError, OSError) as error:
+            continue  # shipped and deleted since it was listed
+        except (WalferryError, DecodeError, OSError) as error:
             unreadable = f"{name} cannot be read past byte {ends.get(name, start)}: {error}"
             break
-        start = 0
-    read_whole = found is not None or unreadable is None
-    return Unshipped(found, tables, read_whole, read_to, ends, whole, unreadable)
+    read_whole = found is not None or (unreadable is None and len(listed) <= MOST_LOGS)
+    return Unshipped(found, tables, read_whole, read_to, ends, whole, headless, unreadable)
+
+
+def _lacks_header(wal: Wal) -> bool:
+    return wal.unfinished is not None and wal.unfinished.offset == 0
+
+
+def _ends_before(files: FileSystem, file: WalFile, position: int) -> bool:
+    """Whether a file has fewer bytes than that; the name node may list an open one with fewer than it has."""
+    if file.length >= position:
+        return False
+    try:
+        return next(iter(files.read(file.path, position - 1, 1)), None) is None
+    except FileNotFoundError:
+        return False  # it moved
 
 
 def first_edit(
@@ -132,16 +166,21 @@ def first_edit(
 ) -> tuple[Edit, dict[str, frozenset[str]]] | None:
     """The first entry of a batch that a peer ships, and the families that it ships of the whole batch, by table.
 
-    As HBase's filters decide: by the scopes in the entry's own key (ScopeWALEntryFilter), by the peer's configuration
-    (NamespaceTableCfWALEntryFilter), and by the clusters that the entry has been on (ClusterMarkingEntryFilter). The
-    key of a bulk load has scopes only if bulk loads are replicated (ReplicationSourceWALActionListener).
+    As HBase's filters decide: not of system tables (SystemTableWALEntryFilter), by the scopes in the entry's own key
+    (ScopeWALEntryFilter), by the peer's configuration (NamespaceTableCfWALEntryFilter), and by the clusters that the
+    entry has been on (ClusterMarkingEntryFilter). The key of a bulk load has scopes only if bulk loads are replicated
+    (ReplicationSourceWALActionListener).
     """
     came = np.array([sink is not None and sink in cluster_ids(raw) for raw in batch.cluster_lists] or [False])
-    some = batch.take(np.flatnonzero((batch.edits | batch.of_kinds({Marker.BULK_LOAD})) & ~came[batch.clusters]))
+    system = np.array([name.startswith(b"hbase:") for name in batch.tables] or [False])
+    may = (batch.edits | batch.of_kinds({Marker.BULK_LOAD})) & ~came[batch.clusters] & ~system[batch.table]
+    some = batch.take(np.flatnonzero(may))
+    scope, scopes = entry_scopes(some)
+    scoped = np.flatnonzero(np.array([bool(one) for one in scopes] or [False])[scope])
+    some, scope = some.take(scoped), scope[scoped]
     first: dict[tuple[str, str], int] = {}
-    for entry, table, family in (*_edits(some, peer), *_loads(some, peer)):
-        if entry < first.get((table, family), len(some)) and family in _scoped(some, entry):
-            first[table, family] = entry
+    for entry, table, family in (*_edits(some, scope, scopes, peer), *_loads(some, scope, scopes, peer)):
+        first[table, family] = min(entry, first.get((table, family), entry))
     if not first:
         return None
     oldest = min(first.values())
@@ -157,33 +196,33 @@ def first_edit(
     return edit, {table: frozenset(family for of, family in first if of == table) for table, _ in first}
 
 
-def _edits(batch: EntryBatch, peer: PeerConfig) -> Iterator[tuple[int, str, str]]:
-    """Entry, table and family of what clients wrote and the peer is for, each once, in the entries' order."""
+def _edits(
+    batch: EntryBatch, scope: npt.NDArray[np.intp], scopes: Sequence[frozenset[bytes]], peer: PeerConfig
+) -> Iterator[tuple[int, str, str]]:
+    """The first entry of each table and family of what clients wrote and the peer is for."""
     cells, entry, _ = index_entry_cells(batch)
     if not len(cells):
         return
     column = binary_column(cells.buffer, cells.family_start, cells.family_length).dictionary_encode()
-    families = [family.decode() for family in column.dictionary.to_pylist()]
+    families: list[bytes] = column.dictionary.to_pylist()
     family, table = column.indices.to_numpy(), batch.table[entry]
-    wanted = np.array([[peer.replicates(name.decode(), one) for one in families] for name in batch.tables])
-    kept = np.flatnonzero(wanted[table, family] & batch.edits[entry])
-    _, once = np.unique(entry[kept].astype(np.int64) * len(families) + family[kept], return_index=True)
+    wanted = np.array([[peer.replicates(name.decode(), name_text(one)) for one in families] for name in batch.tables])
+    scoped = np.array([[one in those for one in families] for those in scopes])
+    kept = np.flatnonzero(wanted[table, family] & scoped[scope[entry], family] & batch.edits[entry])
+    _, once = np.unique(table[kept].astype(np.int64) * len(families) + family[kept], return_index=True)
     for cell in kept[once].tolist():
-        yield int(entry[cell]), batch.tables[table[cell]].decode(), families[family[cell]]
+        yield int(entry[cell]), batch.tables[table[cell]].decode(), name_text(families[family[cell]])
 
 
-def _loads(batch: EntryBatch, peer: PeerConfig) -> Iterator[tuple[int, str, str]]:
-    """The same of bulk loads."""
+def _loads(
+    batch: EntryBatch, scope: npt.NDArray[np.intp], scopes: Sequence[frozenset[bytes]], peer: PeerConfig
+) -> Iterator[tuple[int, str, str]]:
+    """Each bulk load with each table and family that the peer is for."""
     for entry in np.flatnonzero(batch.of_kinds({Marker.BULK_LOAD})).tolist():
         cells, *_ = index_entry_cells(batch.take(np.array([entry])))
         start, table = cells.value_start[0], batch.table_and_region(entry)[0]
         value = cells.buffer[start : start + cells.value_length[0]].tobytes()
         for store in pb.BulkLoadDescriptor.FromString(value).stores:
-            if peer.replicates(table, family := store.family_name.decode()):
+            family = name_text(store.family_name)
+            if store.family_name in scopes[scope[entry]] and peer.replicates(table, family):
                 yield entry, table, family
-
-
-def _scoped(batch: EntryBatch, entry: int) -> set[str]:
-    """The families whose cells in an entry may leave the cluster."""
-    key = pb.WALKey.FromString(batch.buffer[batch.key_start[entry] : batch.key_end[entry]].tobytes())
-    return {scope.family.decode() for scope in key.scopes if scope.scope_type != pb.REPLICATION_SCOPE_LOCAL}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -26,6 +26,8 @@ from walferry.replication.spec import ReplicateSpec, resolve_replicate
 from walferry.replication.status import PeerStatus, QueueStatus, look
 from walferry.replication.status_lines import lines
 from walferry.run.spec import Cluster
+from walferry.wal.copies import log_files_of
+from walferry.wal.files import WalFile, find_archived
 
 pytestmark = pytest.mark.cluster
 
@@ -119,6 +121,35 @@ def test_a_disabled_peer_keeps_logs_and_names_its_oldest_edit(
         assert status.log_bytes >= status.bytes
 
 
+def test_a_log_whose_file_is_gone_is_lost(
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, at_target: HBaseClient
+) -> None:
+    with (
+        table_at_both(at_source, at_target, "d") as table,
+        native_peer(source, target, [table], enabled=False) as peer,
+        closing(log_files_of(source.address)) as files,
+    ):
+        at_source.put(table, [Cell(ROW, b"d", b"q", b"1")])
+        (name,) = [queue.oldest.file for queue in status_of(source, peer).queues if queue.oldest]
+
+        def archived() -> WalFile | None:
+            for one in at_source.tables(system=True):
+                if one != "hbase:meta" and at_source.table_enabled(one):
+                    at_source.flush_table(one)
+            for server in at_source.servers():
+                at_source.roll_wal(server)
+            return find_archived(files, source.address.wal_path, name)
+
+        awaited(lambda: archived() is not None, "the log is not archived")
+        there = find_archived(files, source.address.wal_path, name)
+        assert there is not None
+        files.delete(there.path)
+        status = status_of(source, peer)
+        assert [queue.lost_logs for queue in status.queues if queue.lost_logs] == [(name,)]
+        assert status.queues[0].lost_logs
+        assert f"HDFS has no such file: {name}" in status.queues[0].causes[0]
+
+
 def test_a_table_that_was_dropped_at_the_sink_is_named(
     source: MiniCluster, target: MiniCluster, at_source: HBaseClient, at_target: HBaseClient, at_once: None
 ) -> None:
@@ -202,8 +233,10 @@ def test_a_sink_that_takes_no_changes_is_named(
         at_target.disable_table(table)
         at_source.put(table, [Cell(ROW, b"d", b"q", b"1")])
         elsewhere = {**cluster_keys(target), **place} if place else cluster_keys(source)
-        (cause,) = the_stuck(status_of(source, peer, target=Cluster.model_validate(elsewhere))).causes
-        assert fault in cause
+        causes = the_stuck(status_of(source, peer, target=Cluster.model_validate(elsewhere))).causes
+        assert fault in causes[0]
+        # That walferry does not reach a ZooKeeper proves nothing.
+        assert [cause.partition(" ")[0] for cause in causes[1:]] == (["unknown:"] if "zookeeper" in place else [])
 
 
 @pytest.mark.long

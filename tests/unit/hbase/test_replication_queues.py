@@ -55,7 +55,7 @@ def test_files_of_bulk_loads_that_wait_are_counted_by_peer() -> None:
     assert (waiting_files(client, "p"), waiting_files(client, "q")) == (2, 0)
 
 
-def test_a_server_of_before_2_6_reports_no_queue_and_not_whether_it_runs() -> None:
+def test_a_server_of_before_2_5_reports_no_queue() -> None:
     server = pb.ServerName(host_name="rs-1", port=16020, start_code=1)
 
     def load(peer: str, **more: Any) -> pb.ReplicationLoadSource:
@@ -68,6 +68,6 @@ def test_a_server_of_before_2_6_reports_no_queue_and_not_whether_it_runs() -> No
     status = pb.ClusterStatus(live_servers=[live])
     client, _ = client_of({}, master_call=lambda *_: pb.GetClusterStatusResponse(cluster_status=status))
     assert source_loads(client) == [
-        SourceLoad(LIVE, "p", None, 2, None, 9, None),
-        SourceLoad(LIVE, "p", "p-rs-2,1,1", 2, None, 9, False),
+        SourceLoad(LIVE, "p", None, 9),
+        SourceLoad(LIVE, "p", "p-rs-2,1,1", 9),
     ]

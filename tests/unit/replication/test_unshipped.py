@@ -16,7 +16,8 @@ from walferry.hbase.peers import PeerConfig
 from walferry.hbase.replication_queues import Queue
 from walferry.replication import unshipped as reading
 from walferry.replication.unshipped import Unshipped, unshipped
-from walferry.storage import Local
+from walferry.storage import FileStatus, Local
+from walferry.wal.files import list_wals
 
 SERVER = "rs,1,2"
 SINK = UUID(int=7 << 64 | 9)
@@ -50,7 +51,12 @@ def found(
     folder.mkdir(parents=True)
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    return unshipped(Local(), str(root), queue(*contents, shipped=shipped), of or peer(), sink)
+    return read_queue(root, queue(*contents, shipped=shipped), of, sink)
+
+
+def read_queue(root: Path, one: Queue, of: PeerConfig | None = None, sink: UUID | None = None) -> Unshipped:
+    wals = {file.name: file for file in list_wals(Local(), str(root))}
+    return unshipped(Local(), str(root), one, wals, of or peer(), sink)
 
 
 def test_the_first_edit_past_the_position_is_named_with_its_place(tmp_path: Path) -> None:
@@ -69,8 +75,17 @@ def test_the_first_edit_past_the_position_is_named_with_its_place(tmp_path: Path
         edit(cluster_ids=[pb.UUID(least_sig_bits=9, most_sig_bits=7)]),
         edit("left"),
         edit("left_in_part", b"r", "d"),
+        edit("hbase:acl"),
     ],
-    ids=["no scope", "local scope", "scope of another family", "came from the sink", "left out", "family left out"],
+    ids=[
+        "no scope",
+        "local scope",
+        "scope of another family",
+        "came from the sink",
+        "left out",
+        "family left out",
+        "system table",
+    ],
 )
 def test_what_the_peer_does_not_ship_does_not_wait(tmp_path: Path, beside: bytes) -> None:
     config = pb.ReplicationPeer(
@@ -113,11 +128,14 @@ def test_a_log_without_anything_to_ship_leads_on_to_the_next(tmp_path: Path) -> 
     assert (oldest.file, oldest.row, oldest.offset) == (SECOND, "next", len(header()))
 
 
-def test_a_log_without_a_file_is_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [FIRST, f"{FIRST}.meta"], ids=["lost", "of no user table"])
+def test_a_log_that_is_not_listed_is_passed_over_and_the_next_is_read_from_its_beginning(
+    tmp_path: Path, first: str
+) -> None:
     (tmp_path / "oldWALs").mkdir()
     (tmp_path / "WALs" / SERVER).mkdir(parents=True)
     (tmp_path / "WALs" / SERVER / SECOND).write_bytes(header() + edit() + TRAILER)
-    read = unshipped(Local(), str(tmp_path), queue(FIRST, SECOND), peer(), None)
+    read = read_queue(tmp_path, queue(first, SECOND, shipped=10_000))
     assert read.oldest is not None
     assert read.oldest.file == SECOND
     assert read.whole
@@ -161,5 +179,95 @@ def test_of_two_groups_that_were_not_read_whole_the_older_limit_counts(
         entries = 1 if ms == 1 else 100
         (folder / f"{group}.7").write_bytes(header() + edit(scopes={}, write_time=ms) * entries)
     logs = {group: (f"{group}.7",) for group in groups}
-    read = unshipped(Local(), str(tmp_path), Queue("1", SERVER, SERVER, logs, dict.fromkeys(groups, 0)), peer(), None)
+    read = read_queue(tmp_path, Queue("1", SERVER, SERVER, logs, dict.fromkeys(groups, 0)))
     assert (read.whole, read.read_to_ms) == (False, 3)
+
+
+def test_nothing_is_known_of_what_follows_if_a_group_was_not_read_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_BYTES", 200)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 200)
+    folder = tmp_path / "WALs" / SERVER
+    folder.mkdir(parents=True)
+    (folder / "rs%2C1%2C2.a.7").write_bytes(header() + edit(scopes={}, write_time=3) * 100)
+    (folder / "rs%2C1%2C2.b.7").write_bytes(b"no log of HBase")
+    logs = {f"rs%2C1%2C2.{group}": (f"rs%2C1%2C2.{group}.7",) for group in "ab"}
+    read = read_queue(tmp_path, Queue("1", SERVER, SERVER, logs, dict.fromkeys(logs, 0)))
+    assert (read.whole, read.read_to_ms) == (False, None)
+    assert read.unreadable
+
+
+def test_an_edit_is_found_behind_many_that_are_not_shipped(tmp_path: Path) -> None:
+    skipped = edit(scopes={}, row=b"long" * 5_000)
+    content = header() + skipped * (12_000_000 // len(skipped)) + edit(row=b"stuck")
+    oldest = found(tmp_path, {FIRST: content}).oldest
+    assert oldest is not None
+    assert oldest.row == "stuck"
+
+
+def test_only_so_many_logs_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_LOGS", 1)
+    contents = {FIRST: header() + edit(scopes={}, write_time=3) + TRAILER, SECOND: header() + edit()}
+    read = found(tmp_path, contents)
+    assert (read.oldest, read.whole, read.read_to_ms) == (None, False, 3)
+
+
+def test_a_log_that_ends_before_the_position_cannot_be_judged(tmp_path: Path) -> None:
+    content = header() + edit()
+    read = found(tmp_path, {FIRST: content}, shipped=len(content) + 1)
+    assert (read.oldest, read.whole) == (None, False)
+    assert f"{FIRST} ends before byte {len(content) + 1}" in (read.unreadable or "")
+    assert found(tmp_path / "whole", {FIRST: content}, shipped=len(content)).whole
+
+
+def test_a_log_without_a_complete_header_is_named_unless_it_has_just_begun(tmp_path: Path) -> None:
+    whole = header() + edit(row=b"behind")
+    read = found(tmp_path / "older", {FIRST: header()[:9], SECOND: whole})
+    assert read.oldest is not None
+    assert (read.oldest.row, read.headless) == ("behind", (FIRST,))
+    begun = found(tmp_path / "newest", {FIRST: header() + edit(scopes={}) + TRAILER, SECOND: b""})
+    assert (begun.read_to_end, begun.headless) == ({FIRST, SECOND}, ())
+    (tmp_path / "one" / "WALs").mkdir(parents=True)
+    archive = tmp_path / "one" / "oldWALs"
+    archive.mkdir()
+    (archive / FIRST).write_bytes(b"")
+    assert read_queue(tmp_path / "one", queue(FIRST)).headless == (FIRST,)
+
+
+def test_a_family_that_is_not_utf_8_is_shown(tmp_path: Path) -> None:
+    scope = pb.FamilyScope(family=b"\xff", scope_type=1)  # type: ignore[arg-type]
+    content = entry([encode_cell(b"r", b"\xff", b"q", 1, 4)], table_name=b"t", scopes=[scope])
+    config = pb.ReplicationPeer(
+        replicate_all=False,
+        table_cfs=[pb.TableCF(table_name=pb.TableName(namespace=b"default", qualifier=b"t"), families=[b"\xff"])],
+    )
+    oldest = found(tmp_path, {FIRST: header() + content}, peer(config)).oldest
+    assert oldest is not None
+    assert oldest.families == (r"\xff",)
+
+
+def test_a_damaged_marker_of_a_bulk_load_is_told(tmp_path: Path) -> None:
+    cell = encode_cell(b"METAROW", b"METAFAMILY", b"HBASE::BULK_LOAD", 1, 4, b"\xff")
+    scope = pb.FamilyScope(family=b"d", scope_type=1)  # type: ignore[arg-type]
+    read = found(tmp_path, {FIRST: header() + entry([cell], table_name=b"t", scopes=[scope])})
+    assert (read.whole, FIRST in (read.unreadable or "")) == (False, True)
+
+
+def test_logs_are_not_looked_for_where_they_were_just_listed(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Counted(Local):
+        def status(self, path: str) -> FileStatus | None:
+            asked.append(path)
+            return super().status(path)
+
+    found(tmp_path, {FIRST: header() + edit(scopes={}) + TRAILER})
+    (tmp_path / "oldWALs").mkdir()
+    wals = {file.name: file for file in list_wals(Local(), str(tmp_path))}
+    files = Counted()
+    assert unshipped(files, str(tmp_path), queue(FIRST), wals, peer(), None).whole
+    assert asked == []
+    (tmp_path / "WALs" / SERVER / FIRST).rename(tmp_path / "oldWALs" / FIRST)  # it moves while it is looked at
+    assert unshipped(files, str(tmp_path), queue(FIRST), wals, peer(), None).whole
+    assert asked
