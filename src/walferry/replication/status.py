@@ -24,6 +24,7 @@ from walferry.hbase.replication_queues import (
 from walferry.hbase.versions import By
 from walferry.hbase.zookeeper import first_server
 from walferry.replication.causes import PERHAPS, Sink, cluster_id_at, look_at_sink, refusing_tables
+from walferry.replication.finding import named
 from walferry.replication.sink import keyed_address, sink_address, watched_peers
 from walferry.replication.spec import ResolvedReplicateSpec
 from walferry.replication.unshipped import Edit, Unshipped, unshipped
@@ -34,7 +35,6 @@ from walferry.wal.files import Place, WalFile, list_wals, parse_wal_name
 STUCK_MS = 60_000
 """an enabled peer that has not shipped an edit for longer is stuck or slow"""
 READERS = 4
-_FEW = 5
 _NEVER_MS = 1 << 62
 """a lag from here on stands for "unknown" (ReplicationLoad)"""
 Wals = Mapping[str, WalFile]
@@ -423,22 +423,16 @@ def _of_logs(queue: QueueStatus) -> list[str]:
     causes = []
     if queue.lost_logs:
         causes.append(
-            f"log lost: HDFS has no such file: {few(queue.lost_logs)}: its edits are gone, or block the queue"
+            f"log lost: HDFS has no such file: {named(queue.lost_logs)}: its edits are gone, or block the queue"
         )
     if queue.headless_logs:
         causes.append(
-            f"log without a complete header: {few(queue.headless_logs)}: HBase goes on to the next one only with "
+            f"log without a complete header: {named(queue.headless_logs)}: HBase goes on to the next one only with "
             "replication.source.eof.autorecovery, which is off by default"
         )
     if queue.unreadable is not None:
         causes.append(f"{PERHAPS}its region server cannot read on either: {queue.unreadable}")
     return causes
-
-
-def few(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(names[:_FEW]) + more
 
 
 def _trouble(queue: QueueStatus) -> tuple[bool, bool, bool, bool]:

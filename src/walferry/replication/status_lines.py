@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from walferry.amounts import amount
 from walferry.clock import duration, iso
-from walferry.replication.status import PeerStatus, QueueStatus, ReplicationStatus, few
+from walferry.replication.finding import named
+from walferry.replication.status import PeerStatus, QueueStatus, ReplicationStatus
 
 
 def lines(status: ReplicationStatus) -> list[str]:
@@ -28,7 +29,7 @@ def _peer(peer: PeerStatus) -> Iterator[str]:
         yield f"  only this peer keeps {_size(peer.pinned_bytes)} in oldWALs"
     if peer.servers_without_queue:
         yield (
-            f"  no queue at {few(peer.servers_without_queue)}: hbase.replication may be off there, or it has written "
+            f"  no queue at {named(peer.servers_without_queue)}: hbase.replication may be off there, or it has written "
             "no log yet"
         )  # fmt: skip
     for queue in peer.queues:
