@@ -34,8 +34,9 @@ from walferry.ledger import Ledger, LogPosition
 from walferry.replay.keeping import by_copies, protect
 from walferry.replay.keeping.folder import folder_faults
 from walferry.replay.keeping.retention import Retention
+from walferry.run.notes.failing import failing
 from walferry.run.run import Run
-from walferry.storage import Local, WebHdfs, name_nodes, open_file_system, open_hdfs
+from walferry.storage import Local, WebHdfs, name_nodes, open_file_system, open_hdfs, webhdfs
 from walferry.storage.direct import DirectHdfs
 from walferry.wal.copies import with_copies
 from walferry.watch.listing import list_wals
@@ -266,6 +267,8 @@ def test_logs_are_copied_into_a_folder_whose_name_node_is_killed_meanwhile(
     monkeypatch.setattr(by_copies, "require_whole_log", lambda _: None)
     monkeypatch.setattr(by_copies, "retention_now", lambda _: Retention())
     monkeypatch.setattr(protect, "AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr("walferry.run.notes.failing.FEW", 1)
+    monkeypatch.setattr(webhdfs, "FAILOVER_SECONDS", 1.0)
     spec = SPEC | {"source": CLUSTER | {"rootdir": f"file://{tmp_path}/hbase"}, "protect": "stage"}
     spec["stage"] = f"webhdfs://root@{stage}/staged"
     Local().mkdirs(f"{tmp_path}/hbase/WALs")
@@ -285,6 +288,9 @@ def test_logs_are_copied_into_a_folder_whose_name_node_is_killed_meanwhile(
         assert halfway.acquire(timeout=60)
         pair.kill(before)
         go_on.set()
+        while (told := failing(run.ledger, "keeping")) is None:  # none is active
+            time.sleep(0.2)
+        assert "no other one is active now" in told.reason or "does not answer" in told.reason
         pair.activate(after)
         deadline = time.monotonic() + 120
         while by_copies.kept(run) != set(names) and time.monotonic() < deadline:
@@ -292,6 +298,7 @@ def test_logs_are_copied_into_a_folder_whose_name_node_is_killed_meanwhile(
         over.set()
         keeping.result(120)
         assert by_copies.kept(run) == set(names)
+        assert failing(run.ledger, "keeping") is None
         folder = str(run.staged_folder)
         shown = with_copies(Local(), [folder], pair.address)
         assert b"".join(shown.read(f"{folder}/{names[0]}")) == CONTENT, "readers are led to the other one, too"
