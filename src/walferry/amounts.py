@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def amount(number: int, one: str, many: str = "") -> str:
@@ -18,3 +18,9 @@ def amount_of_each(counts: Mapping[str, int], one: str) -> str:
 def rows_differ(number: int) -> str:
     """So many rows differ, as a clause."""
     return amount(number, "row differs", "rows differ")
+
+
+def first_of(names: Sequence[str], between: str = ", ", most: int = 5) -> str:
+    """The first of these names, and how many more there are: a, b and 3 more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{between.join(names[:most])}{more}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from walferry.amounts import amount, amount_of_each, rows_differ
+from walferry.amounts import amount, amount_of_each, first_of, rows_differ
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows")])
@@ -17,3 +17,9 @@ def test_a_clause_has_its_verb_in_the_same_number() -> None:
 
 def test_amounts_of_each_are_in_the_order_of_names() -> None:
     assert amount_of_each({"orders": 1, "events": 3}, "row") == "3 rows of events, 1 row of orders"
+
+
+def test_of_many_names_the_first_ones_are_told() -> None:
+    assert first_of([str(number) for number in range(8)]) == "0, 1, 2, 3, 4 and 3 more"
+    assert first_of(["a"]) == "a"
+    assert first_of(["a", "b", "c"], "; ", most=2) == "a; b and 1 more"

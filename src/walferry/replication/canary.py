@@ -80,7 +80,7 @@ def fly_all(
     a plan. `dry_run`: change nothing. Raises the errors of the source's client; what fails at a sink is told."""
     with HBaseClient(spec.source.address()) as source:
         table, every = table_of(source.cluster_id()), peer_configs(source)
-        for peer in watched_peers(spec, source):
+        for peer in watched_peers(spec, every):
             why = obstacle(peer, table)
             if why is None and peer.id in stopped:
                 why = f"peer {peer.id} does not lead to a cluster that can take it: see above"

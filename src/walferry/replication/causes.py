@@ -11,8 +11,8 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import RemoteTransientError, ServerGoneError, TableNotFoundError
 from walferry.hbase.peers import name_text
-from walferry.hbase.quotas import exceeded_quota, exceeded_quotas
-from walferry.replication.sink import open_sink
+from walferry.hbase.quotas import exceeded_quota
+from walferry.replication.sink import known_quotas, open_sink
 
 PERHAPS = "perhaps "
 """how a cause begins that is not proved"""
@@ -59,15 +59,6 @@ def look_at_sink(address: ClusterAddress, source_id: str) -> Sink:
     return Sink(place, cluster_id, servers, None if servers else "no region server of it is alive")
 
 
-def cluster_id_at(address: ClusterAddress) -> str | None:
-    """The id of the cluster there; None if that cannot be told from here."""
-    try:
-        with open_sink(address) as client:
-            return client.cluster_id()
-    except WalferryError:
-        return None
-
-
 def refusing_tables(address: ClusterAddress, tables: Mapping[str, frozenset[str]]) -> dict[str, str]:
     """Why a cluster refuses edits of these families, given by table; without the tables whose edits it takes."""
     found: dict[str, str | None] = {}
@@ -77,7 +68,7 @@ def refusing_tables(address: ClusterAddress, tables: Mapping[str, frozenset[str]
     except WalferryError as error:
         return {table: _not_asked(table, error) for table in tables}
     with sink as client:
-        quotas = _exceeded_quotas(client)
+        quotas = known_quotas(client)
         for table, families in sorted(tables.items()):
             try:
                 if away is not None:  # do not wait for it again
@@ -92,14 +83,6 @@ def refusing_tables(address: ClusterAddress, tables: Mapping[str, frozenset[str]
 
 def _not_asked(table: str, error: WalferryError) -> str:
     return f"{PERHAPS}the sink refuses table {table}: it cannot be asked from here: {error.message}"
-
-
-def _exceeded_quotas(sink: HBaseClient) -> dict[str, str]:
-    """None if the sink does not tell them, which only an administrator may ask for."""
-    try:
-        return exceeded_quotas(sink)
-    except WalferryError:
-        return {}
 
 
 def _refusal(sink: HBaseClient, table: str, families: frozenset[str], quotas: Mapping[str, str]) -> str | None:

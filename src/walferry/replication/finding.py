@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +9,6 @@ from walferry.errors import WalferryError
 
 BULK_LOADS = "bulk loads"
 """the subject of findings about files that are loaded in bulk"""
-MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,6 @@ class NotReplicatedError(WalferryError):
     """Edits do not arrive; fact `findings`."""
 
 
-def named(names: Sequence[str]) -> str:
-    """The first of these names, and how many more there are."""
-    text, more = ", ".join(names[:MOST_NAMED]), len(names) - MOST_NAMED
-    return f"{text} and {more} more" if more > 0 else text
+def peer_subject(peer_id: str) -> str:
+    """The subject of findings about a peer itself."""
+    return f"peer {peer_id}"

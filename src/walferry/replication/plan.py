@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from walferry.amounts import amount
-from walferry.errors import UsageError, WalferryError
+from walferry.amounts import amount, first_of
+from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.hbase.peers import PeerConfig
-from walferry.hbase.quotas import exceeded_quotas
+from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.replication import canary
-from walferry.replication.finding import Finding, NotReplicatedError, named
-from walferry.replication.sink import open_sink, sink_address, watched_peers
+from walferry.replication.finding import Finding, NotReplicatedError, peer_subject
+from walferry.replication.sink import known_quotas, open_sink, sink_address, watched_peers
 from walferry.replication.sink_findings import Sink, sink_findings
 from walferry.replication.source_findings import source_findings
 from walferry.replication.spec import ResolvedReplicateSpec
@@ -54,7 +53,7 @@ def require(plan: ReplicationPlan) -> None:
     """Raise NotReplicatedError if anything stops edits."""
     stops = [finding for finding in plan.findings if finding.level == "stop"]
     if stops:
-        subjects = named(sorted({finding.subject for finding in stops}))
+        subjects = first_of(sorted({finding.subject for finding in stops}))
         raise NotReplicatedError(
             f"{amount(len(stops), 'finding stops', 'findings stop')} edits: see {subjects}", findings=stops
         )
@@ -64,7 +63,7 @@ def stopped_peers(plan: ReplicationPlan) -> set[str]:
     """The peers by which nothing can arrive, or not at the sink: what is found about the peer itself stops it, or its
     sink's master does not answer."""
     stops = {finding.subject for finding in plan.findings if finding.level == "stop"}
-    return {peer.id for peer in plan.peers if peer.version is None or f"peer {peer.id}" in stops}
+    return {peer.id for peer in plan.peers if peer.version is None or peer_subject(peer.id) in stops}
 
 
 def make_plan(spec: ResolvedReplicateSpec) -> ReplicationPlan:
@@ -73,7 +72,7 @@ def make_plan(spec: ResolvedReplicateSpec) -> ReplicationPlan:
     with HBaseClient(spec.source.address()) as source:
         there = [name for name in source.tables() if not canary.is_canary(name)]
         tables = {name: source.describe(name) for name in matching_tables(spec.tables, there)}
-        return examine(spec, source, watched_peers(spec, source), tables)
+        return examine(spec, source, watched_peers(spec, peer_configs(source)), tables)
 
 
 def examine(
@@ -115,7 +114,7 @@ def _look(
     tables: Mapping[str, TableDescriptor],
 ) -> tuple[Sink | None, list[Finding]]:
     """What is found about one peer and its sink; None: the sink was not reached."""
-    subject = f"peer {peer.id}"
+    subject = peer_subject(peer.id)
     findings = []
     if not peer.enabled:
         findings.append(
@@ -135,19 +134,11 @@ def _look(
                 name: [family for family in table.families if peer.replicates(name, family)]
                 for name, table in tables.items()
             }
-            quotas = _quotas(client)
+            quotas = known_quotas(client)
             for name, families in covered.items():
                 if families:
                     findings += sink_table_findings(tables[name], families, peer, client, quotas)
     return sink, findings
-
-
-def _quotas(sink: HBaseClient) -> dict[str, str]:
-    """`exceeded_quotas`; none if that may not be asked."""
-    try:
-        return exceeded_quotas(sink)
-    except WalferryError:
-        return {}
 
 
 def what_it_replicates(peer: PeerConfig) -> str:
@@ -155,9 +146,9 @@ def what_it_replicates(peer: PeerConfig) -> str:
     if peer.all_tables:
         left_out = [f"namespace {name}" for name in sorted(peer.left_out_namespaces)]
         left_out += _with_families(peer.left_out_tables)
-        return "all tables" + (f" without {named(left_out)}" if left_out else "")
+        return "all tables" + (f" without {first_of(left_out)}" if left_out else "")
     places = [f"namespace {name}" for name in sorted(peer.namespaces)] + _with_families(peer.tables)
-    return named(places) if places else "nothing"
+    return first_of(places) if places else "nothing"
 
 
 def _with_families(tables: Mapping[str, frozenset[str]]) -> list[str]:
@@ -171,7 +162,7 @@ def _better_replayed(tables: Mapping[str, TableDescriptor], peers: Sequence[Peer
         ordered = [name for name, table in tables.items() if _needs_order(table)]
         if ordered:
             yield (
-                f"{named(ordered)} cannot do without the order of a row's edits (KEEP_DELETED_CELLS, "
+                f"{first_of(ordered)} cannot do without the order of a row's edits (KEEP_DELETED_CELLS, "
                 "NEW_VERSION_BEHAVIOR), and HBase keeps it with SERIAL only"
             )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from walferry.errors import UsageError
+from walferry.errors import UsageError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.peers import PeerConfig, peer_configs
+from walferry.hbase.peers import PeerConfig
+from walferry.hbase.quotas import exceeded_quotas
 from walferry.replication.spec import ResolvedReplicateSpec
 
 _KEY = re.compile(r"(?P<hosts>[^/]+):(?P<port>\d{1,5}):(?P<znode>/[^:]*)")
@@ -15,12 +17,12 @@ ATTEMPTS = 1
 """to call the sink's master: somebody waits for the answer, and that it does not answer is one"""
 
 
-def watched_peers(spec: ResolvedReplicateSpec, source: HBaseClient) -> list[PeerConfig]:
-    """The peers that a spec is about: the one that it names, or all that lead to a cluster by HBase's own endpoint.
+def watched_peers(spec: ResolvedReplicateSpec, there: Sequence[PeerConfig]) -> list[PeerConfig]:
+    """The peers that a spec is about, of those of the source: the one that it names, or all that lead to a cluster by
+    HBase's own endpoint.
 
     Raises UsageError for one that is not there or does not lead to a cluster.
     """
-    there = peer_configs(source)
     if spec.peer is None:
         return [peer for peer in there if peer.is_hbase]
     named = next((peer for peer in there if peer.id == spec.peer), None)
@@ -59,3 +61,20 @@ def sink_address(spec: ResolvedReplicateSpec, peer: PeerConfig) -> ClusterAddres
 def open_sink(address: ClusterAddress, timeout_s: float = 10) -> HBaseClient:
     """A client that does not wait long for a cluster that may be away."""
     return HBaseClient(address, timeout_s=timeout_s, master_attempts=ATTEMPTS)
+
+
+def cluster_id_at(address: ClusterAddress) -> str | None:
+    """The id of the cluster there; None if that cannot be told from here."""
+    try:
+        with open_sink(address) as client:
+            return client.cluster_id()
+    except WalferryError:
+        return None
+
+
+def known_quotas(sink: HBaseClient) -> dict[str, str]:
+    """`exceeded_quotas`; none if the sink does not tell them, which only an administrator may ask for."""
+    try:
+        return exceeded_quotas(sink)
+    except WalferryError:
+        return {}

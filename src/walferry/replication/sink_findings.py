@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import ServerGoneError
 from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.hbase.zookeeper import ZooKeeper
-from walferry.replication.finding import Finding
-from walferry.replication.sink import keyed_address
+from walferry.replication.finding import Finding, peer_subject
+from walferry.replication.sink import cluster_id_at, keyed_address, open_sink
 from walferry.replication.spec import ResolvedReplicateSpec
 
 HBASE_ID = "hbaseid"
@@ -29,7 +29,7 @@ def sink_findings(
     spec: ResolvedReplicateSpec, source_id: str, peer: PeerConfig, sink: HBaseClient
 ) -> tuple[Sink | None, list[Finding]]:
     """What is at the place that the peer names; None if nothing is, or it does not answer."""
-    subject = f"peer {peer.id}"
+    subject = peer_subject(peer.id)
     place = f"ZooKeeper at {sink.address.zookeeper}, {sink.address.znode}"
     try:
         sink_id, servers = sink.cluster_id(), sink.servers()
@@ -42,7 +42,7 @@ def sink_findings(
     except WalferryError as error:  # a login that is refused, for example
         return None, [Finding("warn", subject, f"its sink was not examined: {error}")]
     found = [
-        *_identity(spec, source_id, sink_id, peer, sink, subject),
+        *_identity(spec, source_id, sink_id, peer, subject),
         *_cost(peer, subject),
     ]
     if not servers:
@@ -60,7 +60,7 @@ def sink_findings(
 
 
 def _identity(
-    spec: ResolvedReplicateSpec, source_id: str, sink_id: str, peer: PeerConfig, sink: HBaseClient, subject: str
+    spec: ResolvedReplicateSpec, source_id: str, sink_id: str, peer: PeerConfig, subject: str
 ) -> Iterator[Finding]:
     if sink_id == source_id:
         yield Finding(
@@ -70,7 +70,7 @@ def _identity(
     if spec.target is None:
         return
     try:
-        with HBaseClient(keyed_address(peer.cluster_key, spec.source.address()), timeout_s=sink.timeout_s) as keyed:
+        with open_sink(keyed_address(peer.cluster_key, spec.source.address())) as keyed:
             keyed_id = keyed.cluster_id()
     except WalferryError as error:
         yield Finding(
@@ -120,9 +120,8 @@ def _onwards(source_id: str, sink: HBaseClient, subject: str) -> Iterator[Findin
         if not peer.is_hbase:
             continue
         try:
-            with HBaseClient(keyed_address(peer.cluster_key, sink.address), timeout_s=sink.timeout_s) as third:
-                third_id = third.cluster_id()
-        except WalferryError:
+            third_id = cluster_id_at(keyed_address(peer.cluster_key, sink.address))
+        except UsageError:
             third_id = None
         if third_id == source_id:
             yield Finding(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from walferry.amounts import first_of
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.peers import PeerConfig
 from walferry.hbase.server_pages import MOST_ASKED, some_settings
-from walferry.replication.finding import BULK_LOADS, Finding, named
+from walferry.replication.finding import BULK_LOADS, Finding
 
 _ON = "hbase.replication"
 _LOADS = "hbase.replication.bulkload.enabled"
@@ -39,13 +40,13 @@ def source_findings(source: HBaseClient, peers: Sequence[PeerConfig]) -> Iterato
     codecs = sorted({codec for one in found if (codec := one.get(_CODEC)) and not codec.endswith(_WITH_TAGS)})
     if codecs:
         yield Finding(
-            "warn", "source", f"{_CODEC} is {named(codecs)}: TTLs and visibility labels of single cells (tags) are not "
-            "shipped",
+            "warn", "source", f"{_CODEC} is {first_of(codecs)}: TTLs and visibility labels of single cells (tags) are "
+            "not shipped",
         )  # fmt: skip
     unlogged = [(server, source.unlogged_writes(server)) for server in source.servers()[:MOST_ASKED]]
     if skipped := [f"{server.address} ({writes})" for server, writes in unlogged if writes]:
         yield Finding(
-            "warn", "source", f"mutations skipped the log (SKIP_WAL) at {named(skipped)}: they are not replicated",
+            "warn", "source", f"mutations skipped the log (SKIP_WAL) at {first_of(skipped)}: they are not replicated",
         )  # fmt: skip
 
 
@@ -68,6 +69,6 @@ def _load_findings(found: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
         return
     yield Finding(
         "note", BULK_LOADS, f"the sink reads the files from the source's HDFS: each of its servers needs a folder "
-        f"{named(sorted(names - {''}))} with the source's core-site.xml and hdfs-site.xml below its "
+        f"{first_of(sorted(names - {''}))} with the source's core-site.xml and hdfs-site.xml below its "
         "hbase.replication.conf.dir, which cannot be asked for",
     )  # fmt: skip

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from walferry.amounts import first_of
 from walferry.clock import now_ms, steady_s
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
@@ -23,9 +24,8 @@ from walferry.hbase.replication_queues import (
 )
 from walferry.hbase.versions import By
 from walferry.hbase.zookeeper import first_server
-from walferry.replication.causes import PERHAPS, Sink, cluster_id_at, look_at_sink, refusing_tables
-from walferry.replication.finding import named
-from walferry.replication.sink import keyed_address, sink_address, watched_peers
+from walferry.replication.causes import PERHAPS, Sink, look_at_sink, refusing_tables
+from walferry.replication.sink import cluster_id_at, keyed_address, sink_address, watched_peers
 from walferry.replication.spec import ResolvedReplicateSpec
 from walferry.replication.unshipped import Edit, Unshipped, unshipped
 from walferry.storage import FileSystem
@@ -187,7 +187,7 @@ def look(spec: ResolvedReplicateSpec, seconds: float = 0) -> ReplicationStatus:
                 "ZooKeeper can be read, those of HBase 1.4 to 2.6",
                 version=version,
             )
-        peers, cluster_id = watched_peers(spec, source), source.cluster_id()
+        peers, cluster_id = watched_peers(spec, peer_configs(source)), source.cluster_id()
         addresses = addresses_of(spec, peers)
         sinks = _sinks(addresses, cluster_id)
         take = partial(taken, source, files, address.wal_path)
@@ -423,11 +423,11 @@ def _of_logs(queue: QueueStatus) -> list[str]:
     causes = []
     if queue.lost_logs:
         causes.append(
-            f"log lost: HDFS has no such file: {named(queue.lost_logs)}: its edits are gone, or block the queue"
+            f"log lost: HDFS has no such file: {first_of(queue.lost_logs)}: its edits are gone, or block the queue"
         )
     if queue.headless_logs:
         causes.append(
-            f"log without a complete header: {named(queue.headless_logs)}: HBase goes on to the next one only with "
+            f"log without a complete header: {first_of(queue.headless_logs)}: HBase goes on to the next one only with "
             "replication.source.eof.autorecovery, which is off by default"
         )
     if queue.unreadable is not None:

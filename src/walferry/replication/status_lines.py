@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from walferry.amounts import amount
+from walferry.amounts import amount, first_of
 from walferry.clock import duration, iso
-from walferry.replication.finding import named
 from walferry.replication.status import PeerStatus, QueueStatus, ReplicationStatus
 
 
@@ -28,10 +27,8 @@ def _peer(peer: PeerStatus) -> Iterator[str]:
     if peer.pinned_bytes:
         yield f"  only this peer keeps {_size(peer.pinned_bytes)} in oldWALs"
     if peer.servers_without_queue:
-        yield (
-            f"  no queue at {named(peer.servers_without_queue)}: hbase.replication may be off there, or it has written "
-            "no log yet"
-        )  # fmt: skip
+        where = first_of(peer.servers_without_queue)
+        yield f"  no queue at {where}: hbase.replication may be off there, or it has written no log yet"
     for queue in peer.queues:
         yield from _queue(queue, peer)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from walferry.amounts import first_of
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Family, TableDescriptor
 from walferry.hbase.errors import TableNotFoundError
 from walferry.hbase.peers import PeerConfig
 from walferry.hbase.quotas import exceeded_quota
-from walferry.replication.finding import Finding, named
+from walferry.replication.finding import Finding
 
 SCOPE = "REPLICATION_SCOPE"
 _SEEN_BY_READERS = ("VERSIONS", "MIN_VERSIONS", "TTL", "KEEP_DELETED_CELLS", "NEW_VERSION_BEHAVIOR", "ENCRYPTION")
@@ -43,7 +44,7 @@ def nobody_findings(tables: Mapping[str, TableDescriptor], peers: Sequence[PeerC
         if not left or not peers:
             continue
         whole = len(left) == len(table.families)
-        what = "it" if whole else f"family {named(left)}"
+        what = "it" if whole else f"family {first_of(left)}"
         who = "no peer replicates" if len(peers) > 1 else f"peer {peers[0].id} does not replicate"
         yield Finding("stop", name, f"{who} {what}: {'; '.join(_to_add(peer, name, left) for peer in peers)}")
 
@@ -82,7 +83,7 @@ def sink_table_findings(
         yield Finding("stop", table.name, f"it is READONLY {where}: {_BLOCKS}")
     missing = sorted(name for name in families if name not in there.families)
     if missing:
-        yield Finding("stop", table.name, f"it has no family {named(missing)} {where}: {_BLOCKS}. Add it there")
+        yield Finding("stop", table.name, f"it has no family {first_of(missing)} {where}: {_BLOCKS}. Add it there")
     for name in sorted(set(families) - set(missing)):
         ours, theirs = table.families[name].effective, there.families[name].effective
         differences = [
@@ -94,7 +95,7 @@ def sink_table_findings(
 
 
 def _families(names: Sequence[str]) -> str:
-    return f"family {names[0]} has" if len(names) == 1 else f"families {named(names)} have"
+    return f"family {names[0]} has" if len(names) == 1 else f"families {first_of(names)} have"
 
 
 def _these(names: Sequence[str]) -> str:

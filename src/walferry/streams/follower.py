@@ -238,11 +238,6 @@ class Follower:
         """The log's files at the last pass."""
         return self._tail.listing
 
-    @property
-    def listed(self) -> frozenset[str]:
-        """The names of the log's files at the last pass."""
-        return frozenset(file.name for files in self._tail.listing.groups.values() for file in files)
-
     def _entries(self, span: FileSpan) -> Iterator[Taken]:
         file = live_file(self._root, span.file)
         assert file is not None, span.file

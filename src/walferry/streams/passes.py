@@ -131,7 +131,7 @@ class Passes:
         try:
             obstacle = log_obstacle(run.source, run.source_tables, run.wal_files)
             if obstacle is None:
-                require_queued_here(run, self._follower.listed)
+                require_queued_here(run, self._follower.listing.names)
         except TransientError as error:
             log.warning("no resolved time is told, since nothing shows whether servers log here: %s", error)
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,7 @@ class LiveTail:
         for group, position in start.groups.items():
             self._known[group] = max(self._known.get(group, -1), position.number, *position.ahead)
         listing = list_certain(self._files, self._root, self._known, self._archive.after)
-        self._reach.forget_all_but({file.name for files in listing.groups.values() for file in files})
+        self._reach.forget_all_but(listing.names)
         return listing
 
     def _freeze(self, start: Offset) -> tuple[CertainListing, Reach]:
@@ -238,7 +238,7 @@ class FileReach:
         """Whether nobody writes to it any more, by the first two rules of `wal.files`."""
         return self._sealed_length(file) is not None
 
-    def forget_all_but(self, names: set[str]) -> None:
+    def forget_all_but(self, names: Set[str]) -> None:
         """Keep what is known of these files only."""
         known: tuple[dict[str, Any], ...] = (self._lengths, self._standing, self._can_skip, self._failing)
         for of_files in known:

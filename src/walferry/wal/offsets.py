@@ -112,6 +112,11 @@ class CertainListing:
     unsure: bool
     """other files were seen; the next listing will include them"""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the files."""
+        return frozenset(file.name for files in self.groups.values() for file in files)
+
 
 def certain(live: Sequence[WalFile], archived: Sequence[WalFile], known: Mapping[str, int]) -> CertainListing:
     """What a listing proves. `live` was listed before `archived`; `known` has the highest numbers seen before.

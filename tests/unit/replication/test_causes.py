@@ -19,6 +19,7 @@ from walferry.hbase.errors import (
     ZooKeeperError,
 )
 from walferry.replication import causes
+from walferry.replication import sink as sinks
 from walferry.replication.causes import look_at_sink, refusing_tables
 
 ADDRESS = ClusterAddress("zk:2181")
@@ -47,7 +48,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> type[HBaseClient]:
     monkeypatch.setattr(Sink, "cluster_id", lambda _: "0e1c")
     monkeypatch.setattr(Sink, "servers", lambda _: [])
     monkeypatch.setattr(Sink, "table_enabled", lambda *_: True)
-    monkeypatch.setattr(causes, "exceeded_quotas", lambda _: {})
+    monkeypatch.setattr(sinks, "exceeded_quotas", lambda _: {})
     return Sink
 
 
@@ -74,7 +75,7 @@ def test_an_own_cluster_id_and_no_live_server_are_proved(sink: type[HBaseClient]
 def test_quotas_that_may_not_be_asked_for_do_not_hide_a_missing_table(
     sink: type[HBaseClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(causes, "exceeded_quotas", raising(DENIED))
+    monkeypatch.setattr(sinks, "exceeded_quotas", raising(DENIED))
     monkeypatch.setattr(sink, "describe", raising(TableNotFoundError("gone")))
     assert refusing_tables(ADDRESS, {"t": frozenset({"d"})}) == {
         "t": "table t is missing at the sink: create it there, with the family d"

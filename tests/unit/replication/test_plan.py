@@ -5,7 +5,6 @@ import pytest
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import new_table, table_name
 from walferry.hbase.peers import PeerConfig
-from walferry.replication.finding import named
 from walferry.replication.plan import _better_replayed, what_it_replicates
 
 
@@ -39,8 +38,3 @@ def test_the_replay_is_said_to_suit_better_where_order_counts() -> None:
     assert list(_better_replayed({"t": plain}, [loose])) == []
     (why,) = _better_replayed({"t": plain, "u": ordered}, [loose])
     assert why.startswith("u cannot do without the order of a row's edits")
-
-
-def test_of_many_names_the_first_ones_are_told() -> None:
-    assert named([str(number) for number in range(8)]) == "0, 1, 2, 3, 4 and 3 more"
-    assert named(["a"]) == "a"

@@ -25,7 +25,9 @@ def test_a_snapshot_is_told_how_far_the_log_was_followed_and_how_that_is_recorde
     calls: list[str] = []
     passed = Passed(0, 0, 0, 0, 7, frozenset({"held"}), None)
     follower: Any = SimpleNamespace(
-        pass_once=lambda: passed, record=lambda: calls.append("recorded"), listed=frozenset()
+        pass_once=lambda: passed,
+        record=lambda: calls.append("recorded"),
+        listing=SimpleNamespace(names=frozenset()),
     )
 
     def followed(moment: int, sent: frozenset[str], record: Callable[[], None]) -> None:
@@ -61,7 +63,9 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> tuple[Passes, list[int]]:
     monkeypatch.setattr(passes_module, "require_queued_here", lambda *_: None)
     told: list[int] = []
     passed = Passed(0, 0, 0, 0, 7, frozenset(), None)
-    follower: Any = SimpleNamespace(pass_once=lambda: passed, record=lambda: None, tend=lambda: None, listed={"a"})
+    follower: Any = SimpleNamespace(
+        pass_once=lambda: passed, record=lambda: None, tend=lambda: None, listing=SimpleNamespace(names={"a"})
+    )
     sender: Any = SimpleNamespace(snapshots=Snapshots(), followed=lambda *_: None, take_up=lambda: None)
     times: Any = SimpleNamespace(due=True, tell=lambda moment, tables: told.append(moment))
     ledger = SimpleNamespace(quarantine=SimpleNamespace(holds=list))

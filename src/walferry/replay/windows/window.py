@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from walferry.amounts import amount
+from walferry.amounts import amount, first_of
 from walferry.apply.by_row import RowTask
 from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import Refusal
@@ -215,14 +215,13 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
 def _require_log(run: Run, plan: WindowPlan) -> None:
     """Raise GapError that names what is missing from the log."""
     if plan.missing:
-        more = f" and {len(plan.missing) - 5} more" if len(plan.missing) > 5 else ""
         pieces = run.ledger.batches.pieces()
         begun = sum(piece.attempts > 0 for piece in pieces)
         applied = "Nothing of the window was applied"
         if begun:
             applied = f"{begun} of the window's {len(pieces)} pieces were applied before, fully or in part"
         raise GapError(
-            f"part of the log of {plan.window} no longer exists: {'; '.join(plan.missing[:5])}{more}. {applied}. A "
+            f"part of the log of {plan.window} no longer exists: {first_of(plan.missing, '; ')}. {applied}. A "
             "run that adds a peer keeps logs: `walferry start`, or the DAG hbase_wal_drain",
             file=None, start=plan.window.start_ms, end=plan.window.end_ms, ranges=plan.missing,
         )  # fmt: skip
