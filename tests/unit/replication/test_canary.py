@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,8 +15,10 @@ from walferry.hbase.mutate import Cell
 from walferry.hbase.peers import PeerConfig
 from walferry.hbase.zookeeper import Server
 from walferry.replication import canary
-from walferry.replication.canary import Arrival, Flown, fly, obstacle, require_arrived, table_of
+from walferry.replication.canary import Arrival, Flown, fly, fly_all, obstacle, require_arrived, table_of
 from walferry.replication.finding import NotReplicatedError
+from walferry.replication.spec import ResolvedReplicateSpec
+from walferry.run.spec import Cluster
 
 TABLE = table_of("3f2a9c1e-4ff2-4d5d-b8b4-5510bd3ff090")
 CANARY = pb.TableCF(table_name=table_name(TABLE))
@@ -120,3 +123,21 @@ def test_a_sink_that_cannot_be_read_at_the_end_is_an_error(monkeypatch: pytest.M
     sink = SimpleNamespace(scan=fail)
     with pytest.raises(ServerGoneError, match="the sink has no master"):
         fly(cast(HBaseClient, cast(Any, Source([]))), cast(HBaseClient, cast(Any, sink)), TABLE, 0.2)
+
+
+def test_a_row_of_an_earlier_canary_is_no_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "LOOK_SECONDS", 0.01)
+    earlier = [encode_cell(row, b"c", b"written", 1, 4, b"another value") for row in (b"rs:1", b"rs:2")]
+    assert [row.seconds for row in flown(Source([]), earlier)] == [None, None]
+
+
+def test_no_canary_is_flown_for_a_peer_that_leads_nowhere_nor_in_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = [PeerConfig.of(name, True, pb.ReplicationPeer(clusterkey="zk:2181:/hbase")) for name in ("p", "q")]
+    source = SimpleNamespace(cluster_id=lambda: "3f2a9c1e-4ff2")
+    monkeypatch.setattr(canary, "HBaseClient", lambda _: nullcontext(source))
+    monkeypatch.setattr(canary, "peer_configs", lambda _: peers)
+    cluster = Cluster(zookeeper="src:2181", webhdfs="http://nn:9870", rootdir="/hbase")
+    spec = ResolvedReplicateSpec(source=cluster, target=None)
+    stopped, dry = fly_all(spec, {"p"}, 1, dry_run=True)
+    assert stopped.kept_back == "peer p does not lead to a cluster that can take it: see above"
+    assert dry.kept_back == f"peer q: a row would be written into {TABLE} at each region server of the source"

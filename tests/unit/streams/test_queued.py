@@ -13,7 +13,7 @@ from walferry.streams.queued import require_queued_here
 from walferry.streams.stream_run import StreamRun
 from walferry.wal.fences import Fences
 
-GROUP = "rs%2C1%2C5"
+GROUP, OLD_GROUP = "rs%2C1%2C5", "rs%2C1%2C4"
 FIRST, SECOND, THIRD = (f"{GROUP}.{number}" for number in (10, 20, 30))
 
 
@@ -27,7 +27,7 @@ def run_of(root: Path, *queued: str, applied: frozenset[str] = frozenset(), prot
         log_spec=SimpleNamespace(protect=protect),
         ledger=SimpleNamespace(log=log, objects=SimpleNamespace(all=lambda: [peer])),
         source=SimpleNamespace(peer_queues=lambda peer: {"rs,1,5": set(queued)}),
-        fences=lambda: Fences({"old": (15, 0)}),
+        fences=lambda: Fences({OLD_GROUP: (15, 0)}),
         wal_files=Local(),
         wal_root=str(root),
     )
@@ -53,7 +53,7 @@ def test_a_queued_log_that_is_in_no_folder_is_a_gap_that_names_its_server(tmp_pa
 
 
 def test_what_is_listed_live_archived_sent_or_older_than_the_stream_is_no_gap(tmp_path: Path) -> None:
-    older, meta = "old.14", f"{GROUP}.meta.10.meta"
+    older, meta = f"{OLD_GROUP}.14", f"{GROUP}.meta.10.meta"
     run = run_of(tmp_path, FIRST, SECOND, THIRD, f"{GROUP}.40", older, meta, applied=frozenset({FIRST}))
     (tmp_path / "WALs/rs,1,5" / SECOND).touch()
     (tmp_path / "oldWALs" / THIRD).touch()

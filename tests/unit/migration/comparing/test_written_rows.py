@@ -26,3 +26,10 @@ def test_a_few_ranges_go_on_side_by_side_and_thousands_together() -> None:
     assert sizes(READERS * PARTS_FOR_EACH) == {1}
     assert sizes(100 * READERS * PARTS_FOR_EACH) == {100}
     assert sizes(10 * RANGES_AT_ONCE * READERS * PARTS_FOR_EACH) == {RANGES_AT_ONCE}
+
+
+def test_ranges_in_any_order_are_scanned_in_theirs_up_to_the_last_stop_of_all() -> None:
+    ranges = [(b"%06d" % number, b"%06d" % (number + 1)) for number in range(20 * READERS * PARTS_FOR_EACH)]
+    assert [one for part in _together(ranges[::-1]) for one in part] == ranges
+    assert _last_stop([(b"a", b"z"), (b"b", b"c")]) == b"z"
+    assert _last_stop([(b"a", b""), (b"b", b"c")]) == b""
