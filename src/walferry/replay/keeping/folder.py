@@ -30,7 +30,7 @@ def try_writing(files: FileSystem, folder: str) -> None:
 
 
 def folder_faults(url: str, address: ClusterAddress) -> Iterator[str]:
-    """Why copies of a source's log cannot be in a folder, given by its URL or path; leaves nothing behind there."""
+    """Why copies of a source's log cannot be in a folder, given by its URL or path. It deletes what it writes."""
     try:
         files, folder = open_folder(as_url(url), address)
         missing = list(takewhile(lambda path: files.status(path) is None, _up_from(folder)))
