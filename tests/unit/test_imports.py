@@ -83,6 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "settings",
         "hbase",
         "ledger",
+        "replication",
         "run",
         "replay",
         "watch",

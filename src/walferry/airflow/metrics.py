@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk.observability import stats
 
+from walferry.replication.watching import Seen
 from walferry.watch.watch import RunFacts
 
 PREFIX = "walferry"
@@ -17,6 +18,7 @@ GAUGES = (
     "log_kept_bytes",
     "loss_seconds",
 )
+GAUGES_OF_PEER = ("unshipped_bytes", "pinned_bytes", "waiting_files", "lost_logs", "stuck_queues")
 
 
 def emit(facts: RunFacts, source: str) -> None:
@@ -38,6 +40,21 @@ def emit(facts: RunFacts, source: str) -> None:
         stats.gauge(f"{PREFIX}.server_lag_seconds", seconds, tags=tags | {"server": server})
     for service, rate in facts.requests_per_second.items():
         stats.gauge(f"{PREFIX}.requests_per_second", rate, tags=tags | {"service": service})
+
+
+def emit_replication(run_id: str, seen: Seen) -> None:
+    """Send the gauges of a look at what a source replicates by itself, with the tag `run`, and `peer` for those of one
+    peer; None is not sent."""
+    tags = {"run": run_id}
+    stats.gauge(f"{PREFIX}.replication_stops", seen.stops, tags=tags)
+    if seen.canary_seconds is not None:
+        stats.gauge(f"{PREFIX}.replication_canary_seconds", seen.canary_seconds, tags=tags)
+    for look in seen.looks:
+        of_peer = tags | {"peer": look.peer}
+        if look.oldest_age_ms is not None:
+            stats.gauge(f"{PREFIX}.replication_lag_seconds", look.oldest_age_ms / 1000, tags=of_peer)
+        for name in GAUGES_OF_PEER:
+            stats.gauge(f"{PREFIX}.replication_{name}", getattr(look, name), tags=of_peer)
 
 
 def _as_tag(server: str) -> str:

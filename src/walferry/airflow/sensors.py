@@ -1,16 +1,21 @@
-"""The sensor of `hbase_wal_watch`: records changes of a source's WAL files, announces sealed edits."""
+"""Two sensors. That of `hbase_wal_watch` records changes of a source's WAL files and announces sealed edits; that of
+`hbase_replicate` looks at what a source replicates by itself."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import Asset, BaseSensorOperator, Context
+from airflow.sdk.exceptions import AirflowSkipException
 
-from walferry.airflow.operators import final_errors
+from walferry.airflow.links import BoardLink
+from walferry.airflow.operators import ACTOR, final_errors
 from walferry.airflow.triggers import WalTrigger
-from walferry.airflow.watch_alerts import alert_once
+from walferry.airflow.watch_alerts import alert_of_troubles, alert_once
 from walferry.process import open_ledger
 
 if TYPE_CHECKING:
@@ -132,3 +137,44 @@ def measure(
         metrics.emit(facts, source)
         found.append(facts)
     return found
+
+
+class ReplicationSensor(BaseSensorOperator):
+    """Looks at what a source replicates by itself until a person ends the run; waits in a trigger between two looks.
+
+    Each look is recorded in the ledger, sends its metrics, and alerts for what keeps edits from arriving. A look that
+    fails is one of these, and the next one follows all the same. The task is skipped if another DAG run goes on with
+    the run.
+    """
+
+    template_fields = ("run", "owner")
+    operator_extra_links = (BoardLink(),)
+
+    def __init__(self, *, run: str, owner: str = "airflow {{ run_id }}", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.run = run
+        self.owner = owner
+
+    def execute(self, context: Context) -> Any:
+        """Look now."""
+        return self.look(context)
+
+    def look(self, context: Context, event: Any = None) -> str:
+        """Look, and wait for the next look. Returns how the run ended."""
+        from walferry.airflow import metrics
+        from walferry.replication.spec import recorded_replicate_spec
+        from walferry.replication.watching import watch_once
+
+        with final_errors(), open_ledger(actor=ACTOR) as ledger:
+            run = ledger.run(self.run)
+            if run.state != "running":
+                return f"{run.state}: {run.outcome}"
+            if run.owner != self.owner:
+                raise AirflowSkipException(f"{run.run_id} belongs to {run.owner}, which goes on with it")
+            if not run.paused:
+                seen = watch_once(ledger.of(run.run_id))
+                alert_of_troubles(ledger, run, seen.troubles)
+                metrics.emit_replication(run.run_id, seen)
+            seconds = recorded_replicate_spec(run).look_seconds
+        self.defer(trigger=TimeDeltaTrigger(timedelta(seconds=seconds)), method_name="look")
+        raise AssertionError("defer does not return")

@@ -1,16 +1,17 @@
-"""Alerts from the watch of a source's log: lost files, items in quarantine, a growing lag. Each is sent once."""
+"""Alerts from the watches of a source's log and of what it replicates by itself. Each is sent once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from walferry.airflow.notifiers import send
-from walferry.amounts import amount
+from walferry.amounts import amount, first_of
 
 if TYPE_CHECKING:
     from walferry.ledger import Ledger, RunRecord
+    from walferry.replication.watching import Trouble
     from walferry.watch.watch import RunFacts
 
 log = logging.getLogger(__name__)
@@ -29,11 +30,9 @@ _LOST: Mapping[str, tuple[str, str]] = {
 def alert_once(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> None:
     """Send an alert of lost files, of items in quarantine and of a lag above the run's limit: once for each of
     these."""
-    from walferry.watch import watch as log_watch
-
     done, way_on = _LOST.get(facts.kind, _LOST["migration"])
     late = facts.lag_seconds is not None and facts.lag_seconds > facts.max_lag + LATE_SECONDS
-    found: Mapping[str, tuple[list[str], str]] = {
+    found = {
         "gap": (
             list(facts.lost),
             f"{amount(len(facts.lost), 'WAL file no longer exists', 'WAL files no longer exist')} at the source, not "
@@ -49,11 +48,36 @@ def alert_once(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -
             f"run {facts.run_id} has a lag of {facts.lag_seconds or 0:.0f} s; its max_lag is {facts.max_lag} s",
         ),
     }
-    for kind, (keys, text) in found.items():
-        fresh = sorted(log_watch.unannounced(ledger, watch, kind, facts.run_id, keys))
+    _announce(ledger, watch, facts.run_id, found, {"source": source})
+
+
+def alert_of_troubles(ledger: Ledger, watch: RunRecord, troubles: Sequence[Trouble]) -> None:
+    """Send an alert of what keeps edits from being replicated: once for each trouble, as long as it lasts."""
+    of_event: dict[str, list[Trouble]] = {"gap": [], "replication": []}
+    for trouble in troubles:
+        of_event[trouble.event].append(trouble)
+    found = {
+        event: ([one.key for one in those], first_of([one.text for one in those], "; "))
+        for event, those in of_event.items()
+    }
+    _announce(ledger, watch, watch.run_id, found, {})
+
+
+def _announce(
+    ledger: Ledger,
+    watch: RunRecord,
+    run_id: str,
+    found: Mapping[str, tuple[Sequence[str], str]],
+    about: Mapping[str, str],
+) -> None:
+    """Send a message about a run for each event with keys that have not been announced. `found`: keys and text by
+    event; `about`: more for each message."""
+    from walferry.watch import watch as log_watch
+
+    for event, (keys, text) in found.items():
+        fresh = sorted(log_watch.unannounced(ledger, watch, event, run_id, keys))
         if fresh:
-            log.error("%s: %s: %s", kind, text, ", ".join(fresh[:10]))
-            message = {"event": kind, "run": facts.run_id, "source": source, "message": text, "what": fresh[:100]}
-            if not send(message):
+            log.error("%s: %s: %s", event, text, ", ".join(fresh[:10]))
+            if not send({"event": event, "run": run_id, **about, "message": text, "what": fresh[:100]}):
                 continue  # not delivered: the next look tries again
-        log_watch.mark_announced(ledger, watch, kind, facts.run_id, keys)
+        log_watch.mark_announced(ledger, watch, event, run_id, keys)

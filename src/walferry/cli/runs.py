@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -195,9 +195,15 @@ def pause(
             print(f"would pause {run.run_id} ({state_of(book.of(run.run_id)).name} now)")
             return
         book.set_paused(run.run_id, True, owner(), reason)
-        keeps = "takes no base and deletes nothing (the log is copied on)"
-        what = keeps if run.kind == "keep" else "sends no more edits"
-        print(f"{run.run_id} {what} within a second; `walferry resume {run.name}` continues it")
+        what = _PAUSED.get(run.kind, "sends no more edits within a second")
+        print(f"{run.run_id} {what}; `walferry resume {run.name}` continues it")
+
+
+_PAUSED: Mapping[RunKind, str] = {
+    "keep": "takes no base and deletes nothing (the log is copied on) within a second",
+    "replication": "is no longer looked at (HBase replicates on)",
+}
+"""what a pause does, by kind of run; others send no more edits"""
 
 
 def throttle(
@@ -312,8 +318,12 @@ def abort(
         kept = [o for o in left if o.kind == "read-only table" and stays_read_only(of_run, aborted=True)]
         facts = {"removed": [named(item) for item in left if item not in kept], "left": []}
         if not dry_run:
-            with LogRun(book, record.run_id) if record.kind in ("stream", "keep") else Run(book, record.run_id) as run:
-                facts = abort_run(run, reason, target_is_open=target_is_open)
+            if record.kind == "replication":  # which has made nothing
+                of_run.end("aborted", owner(), reason)
+            else:
+                logs_only = record.kind in ("stream", "keep")
+                with LogRun(book, record.run_id) if logs_only else Run(book, record.run_id) as run:
+                    facts = abort_run(run, reason, target_is_open=target_is_open)
     removed = ", ".join(facts["removed"]) or "nothing"
     if as_json:
         print_json({"run": record.run_id, "dry_run": dry_run, **facts, "stays_read_only": [item.name for item in kept]})

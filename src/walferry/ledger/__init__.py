@@ -7,6 +7,7 @@ from walferry.ledger.late import LateEdit
 from walferry.ledger.ledger import Ledger, RunLedger, user_name
 from walferry.ledger.numbers import CountedNumbers
 from walferry.ledger.passes import PassDifference, PassPosition, PassRecord, PassRegion
+from walferry.ledger.peer_looks import PeerLook
 from walferry.ledger.repairs import RepairedRow
 from walferry.ledger.rows import (
     AcceptedDifference,
@@ -60,6 +61,7 @@ __all__ = [
     "PassPosition",
     "PassRecord",
     "PassRegion",
+    "PeerLook",
     "PhaseRecord",
     "Piece",
     "QuarantineItem",

@@ -59,6 +59,7 @@ TABLES = (
     "audit",
     "notes",
     "passes",
+    "peer_looks",
     "pass_positions",
     "pass_regions",
     "pass_differences",

@@ -33,6 +33,7 @@ from walferry.ledger.notes import Notes
 from walferry.ledger.numbers import RegionNumbers
 from walferry.ledger.objects import Objects
 from walferry.ledger.passes import Passes
+from walferry.ledger.peer_looks import PeerLooks
 from walferry.ledger.phases import Phases
 from walferry.ledger.quarantine import Quarantine
 from walferry.ledger.regions import Regions
@@ -70,6 +71,7 @@ class RunLedger:
         self.rounds = Rounds(store, run_id)
         self.notes = Notes(store, run_id)
         self.passes = Passes(store, run_id)
+        self.peer_looks = PeerLooks(store, run_id)
 
     @property
     def record(self) -> RunRecord:
@@ -341,9 +343,9 @@ _MORE_CHANGEABLE: Mapping[RunKind, tuple[str, ...]] = {"stream": CHANGEABLE_OF_S
 
 
 def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
-    """The unchangeable part of a spec, as JSON. A pair has no end, so only its clusters are fixed, without their Thrift
-    servers."""
-    if kind == "pair":
+    """The unchangeable part of a spec, as JSON. Pairs and native replication have no end, so only their clusters are
+    fixed, without their Thrift servers."""
+    if kind in ("pair", "replication"):
         return to_json({key: _without_thrift(spec.get(key)) for key in ("source", "target")})
     changeable = CHANGEABLE + _MORE_CHANGEABLE.get(kind, ())
     return to_json({key: _given(value) for key, value in spec.items() if key not in changeable})

@@ -16,7 +16,7 @@ from walferry.refusals import GapKind, RefusalKind
 RunState = Literal["running", "done", "failed", "aborted"]
 RunKind = Literal[
     "migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch", "pair", "stream", "keep",
-    "restore",
+    "restore", "replication",
 ]  # fmt: skip
 PhaseState = Literal["running", "done", "failed"]
 ObjectState = Literal["planned", "made", "removed"]

@@ -156,11 +156,13 @@ def render(report: Report) -> str:
     lines += [f"{table} -> topic {topic}" for table, topic in report.topics.items()]
     for table, row in report.tables.items():
         lines += _table(report, table, row)
-    lines += ["", "Phase                          State     Seconds  Attempts"]
+    if report.phases:
+        lines += ["", "Phase                          State     Seconds  Attempts"]
     for phase in report.phases:
         name = f"{phase.phase} {phase.subject}".strip()
         lines.append(f"{name:<30} {phase.state:<9} {phase.seconds:>7}  {phase.attempts:>8}")
-    lines += ["", *(_applied(report) if report.kind not in ("keep", "restore") else [])]  # which follow no log
+    follows = report.kind not in ("keep", "restore", "replication")
+    lines += ["", *(_applied(report) if follows else [])]
     lines += [
         f"Ledger: {report.ledger}",
         f"Audit head: {report.audit_head.sequence} {report.audit_head.hash}",

@@ -19,7 +19,7 @@ def lines(status: ReplicationStatus) -> list[str]:
 
 def _peer(peer: PeerStatus) -> Iterator[str]:
     serial = ", serial" if peer.serial else ""
-    yield f"peer {peer.peer} to {peer.sink.address}{serial}: {_summary(peer)}"
+    yield f"peer {peer.peer} to {peer.sink.address}{serial}: {summary(peer)}"
     if peer.sink.fault is not None:
         yield f"  its cluster: {peer.sink.fault}"
     elif peer.sink.servers is not None:
@@ -33,7 +33,8 @@ def _peer(peer: PeerStatus) -> Iterator[str]:
         yield from _queue(queue, peer)
 
 
-def _summary(peer: PeerStatus) -> str:
+def summary(peer: PeerStatus) -> str:
+    """A peer in one clause: what is wrong, or that it ships, or that nothing waits."""
     facts = list(_troubles(peer))
     files = [f"{amount(peer.waiting_files, 'file')} of bulk loads not shipped"] if peer.waiting_files else []
     if not peer.enabled:
@@ -92,7 +93,8 @@ def _queue(queue: QueueStatus, peer: PeerStatus) -> Iterator[str]:
         yield f"    cause: {cause}"
 
 
-def _state(queue: QueueStatus, peer: PeerStatus) -> str:
+def word(queue: QueueStatus) -> str:
+    """What is wrong with a queue; "" if nothing is."""
     words = ["LOG LOST"] if queue.lost_logs else []
     if queue.stuck:
         words.append({None: "STUCK OR SLOW", True: "SLOW", False: "STUCK"}[queue.moving])
@@ -100,7 +102,11 @@ def _state(queue: QueueStatus, peer: PeerStatus) -> str:
         words.append("PERHAPS STUCK")
     elif queue.unjudged:
         words.append("NOT JUDGED")
-    start = f"{', '.join(words)} {queue.server}" if words else queue.server
+    return ", ".join(words)
+
+
+def _state(queue: QueueStatus, peer: PeerStatus) -> str:
+    start = f"{word(queue)} {queue.server}".strip()
     if queue.state == "recovered":
         return f"{start}, for {queue.writer}, which is dead"
     return f"{start}, which is dead" if queue.state == "unclaimed" else start

@@ -106,6 +106,7 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("verify", "compare the new table with base and log as read from their files", ("apply",), spark=True),
         Phase("release", "remove what the run made, except the new table", ("verify",)),
     ),
+    "replication": (),
     "pair": (
         Phase("pass", "compare whole regions, or what was written since the last pass", spark=True, repeats=True),
     ),

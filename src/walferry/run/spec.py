@@ -32,6 +32,7 @@ from walferry.storage import open_file_system, plain_addresses, with_right_port
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
 _QUORUM = re.compile(rf"{_HOST}(:\d{{1,5}})?(,{_HOST}(:\d{{1,5}})?)*")
 _HOST_AND_PORT = re.compile(rf"{_HOST}:\d{{1,5}}")
+RUN_NAME = r"^[a-z][a-z0-9_]{0,39}$"
 TABLE_NAME = r"^([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 
 
@@ -339,7 +340,7 @@ class Spec(Options):
     """What to move, from where to where, and how. Unknown keys are errors."""
 
     name: str = Field(
-        pattern=r"^[a-z][a-z0-9_]{0,39}$",
+        pattern=RUN_NAME,
         title="Name",
         description="Names the run and every object that it creates on the clusters. "
         "An unfinished run of that name is continued.",

@@ -17,6 +17,7 @@ from walferry.ledger import RunRecord
 from walferry.run.given_spec import Connection, Connections, from_environment, parse_keys, read_yaml, tables_named
 from walferry.run.recorded_spec import read_keys, topic_of
 from walferry.run.spec import (
+    RUN_NAME,
     Cluster,
     SourceRequests,
     Throttle,
@@ -130,7 +131,7 @@ class StreamSpec(BaseModel):
 
     name: str = Field(
         title="Name",
-        pattern=r"^[a-z][a-z0-9_]{0,39}$",
+        pattern=RUN_NAME,
         description="Names the run, its peer at the source and its position topic. An unfinished run is continued.",
     )
     source: Cluster | str = Field(

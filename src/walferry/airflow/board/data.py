@@ -13,6 +13,7 @@ from typing import Any
 from walferry.airflow.board.hidden import hidden_inputs, hidden_rows, without_rows
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
 from walferry.airflow.board.passes import passes
+from walferry.airflow.board.replication import replication
 from walferry.amounts import amount, rows_differ
 from walferry.clock import now_ms
 from walferry.cutover.readiness import readiness
@@ -73,6 +74,8 @@ class Pages:
     quarantine: int = 0
     audit: int = 0
     passes: int = 0
+    queues: int = 0
+    findings: int = 0
 
 
 # ------------------------------------------------------------------ the overview
@@ -147,6 +150,9 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages(), *, rows: bo
         ),
         "readiness": _readiness(ledger, run),
         "passes": passes(ledger.of(run.run_id), run, pages.passes, ROWS_PER_PAGE, rows=rows),
+        "replication": replication(
+            ledger.of(run.run_id), run, pages.queues, pages.findings, ROWS_PER_PAGE, rows=rows
+        ),
         "phases": phase_rows(run, phases, signs),
         "tables": _tables(run, phases, signs, report, coverage, to_repair, now.moments, pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),

@@ -10,6 +10,7 @@ from walferry.airflow.dags.keep_log import hbase_keep_log
 from walferry.airflow.dags.migrate import hbase_migrate
 from walferry.airflow.dags.repair import hbase_repair
 from walferry.airflow.dags.replay import hbase_wal_replay
+from walferry.airflow.dags.replicate import hbase_replicate
 from walferry.airflow.dags.stream import hbase_stream
 from walferry.airflow.dags.verify import hbase_verify
 from walferry.airflow.dags.watch import hbase_wal_watch
@@ -19,6 +20,7 @@ __all__ = [
     "hbase_keep_log",
     "hbase_migrate",
     "hbase_repair",
+    "hbase_replicate",
     "hbase_stream",
     "hbase_verify",
     "hbase_wal_drain",

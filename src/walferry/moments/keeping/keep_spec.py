@@ -13,6 +13,7 @@ from walferry.ledger import RunRecord
 from walferry.run.given_spec import Connections, parse_keys, read_yaml, tables_named
 from walferry.run.recorded_spec import read_keys
 from walferry.run.spec import (
+    RUN_NAME,
     Cluster,
     SourceRequests,
     address_of,
@@ -36,7 +37,7 @@ class KeepSpec(BaseModel):
 
     name: str = Field(
         title="Name",
-        pattern=r"^[a-z][a-z0-9_]{0,39}$",
+        pattern=RUN_NAME,
         description="Names the run, its snapshots at the source and its folder. An unfinished run is continued.",
     )
     source: Cluster | str = Field(

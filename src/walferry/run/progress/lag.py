@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from walferry import clock
 from walferry.ledger import Round, RunLedger
+from walferry.run.notes.watched_replication import Watched, watched
 from walferry.run.phases import phases_of
 from walferry.run.recorded_spec import options_of
 
@@ -105,6 +106,8 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         longest = ahead.longest_ms / 1000
     if run.state != "running":
         return Lag(None, "the run has ended", longest)
+    if run.kind == "replication":
+        return _replicated(watched(ledger))
     if run.kind == "drain":
         if oldest_waiting_ms is None:
             return Lag(None, "hbase_wal_watch measures the lag of a drain", longest)
@@ -119,6 +122,15 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         return Lag(None, "the first replay round has not ended yet", longest)
     seconds = round((now - max(last.covered_ms, ahead.covered_ms if ahead else 0)) / 1000, 1)
     return Lag(seconds, "", max(longest or 0.0, seconds))
+
+
+def _replicated(now: Watched | None) -> Lag:
+    """As of the last look: the age of the oldest edit that HBase has not shipped."""
+    if now is None:
+        return Lag(None, "nobody has looked yet", None)
+    if now.oldest_age_ms is None:
+        return Lag(None, "how old the oldest edit is that waits, could not be told", None)
+    return Lag(round(now.oldest_age_ms / 1000, 1), "", None)
 
 
 @dataclass(frozen=True)

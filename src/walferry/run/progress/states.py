@@ -205,7 +205,60 @@ OF_KEEPING: Mapping[StateName, Kind] = {
     ),
 }
 """What the states of a run of kind `keep` mean that differ from those of other runs."""
-_OF_KIND: Mapping[RunKind, Mapping[StateName, Kind]] = {"stream": OF_STREAMS, "keep": OF_KEEPING}
+
+OF_REPLICATION: Mapping[StateName, Kind] = {
+    "not started": Kind(
+        "grey",
+        "nobody has looked yet",
+        "wait a minute; if nothing begins, check whether the DAG is paused",
+    ),
+    "catching up": Kind(
+        "blue",
+        "an edit waits for more than a minute, or how old the oldest one is could not be told",
+        "none: an edit that waits for longer than `max_lag` is told; `walferry replicate status` shows each queue",
+    ),
+    "following": Kind(
+        "blue",
+        "every edit is shipped within a minute",
+        "none: it is watched until `walferry abort NAME --reason …`, which changes no cluster",
+    ),
+    "paused": Kind(
+        "violet",
+        "an operator paused the run; nobody looks, and HBase replicates on",
+        "`walferry resume NAME`",
+    ),
+    "stuck": Kind(
+        "red",
+        "edits do not arrive: a queue has not shipped one for longer than `max_lag`, a setting stops them, or a canary "
+        "has not arrived",
+        "do what the cause names; `walferry replicate status` and `plan` show all of it. It passes with the next look",
+    ),
+    "gap": Kind(
+        "red",
+        "a log that is not shipped is missing in HDFS: its edits are lost, or block the queue",
+        "look for the file in the trash and the snapshots of HDFS; if it is gone, compare the tables, and copy what "
+        "differs",
+    ),
+    "failed": Kind(
+        "red",
+        "the source cannot be looked at",
+        "do what the cause names; it is tried again all the time",
+    ),
+    "interrupted": Kind(
+        "red",
+        "nobody has looked for three minutes, or three times `look_seconds`",
+        "see whether the task `watch` of the DAG `hbase_replicate` waits in the triggerer; otherwise clear it",
+    ),
+    "aborted": Kind(
+        "grey",
+        "an operator ended the watch; what HBase replicates goes on",
+        "start a new run",
+    ),
+}
+"""What the states of a run that watches HBase's own replication mean."""
+_OF_KIND: Mapping[RunKind, Mapping[StateName, Kind]] = {
+    "stream": OF_STREAMS, "keep": OF_KEEPING, "replication": OF_REPLICATION,
+}  # fmt: skip
 
 
 def meaning(name: StateName, run: RunRecord) -> Kind:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from walferry import clock
 from walferry.ledger import RunLedger
 from walferry.run.notes.throttle import throttle_of, throttle_text
+from walferry.run.notes.watched_replication import watched
 from walferry.run.phases import steps
 from walferry.run.progress.backlog import edits_per_second, eta_seconds, unapplied
 from walferry.run.progress.batch_progress import batch_progress
@@ -46,7 +47,7 @@ def _status(ledger: RunLedger) -> Status:
     stop = write_stop_of(ledger)
     phases = ledger.phases.all()
     waiting = unapplied(ledger)
-    backlog = sum(file.length for file in waiting)
+    backlog = sum(file.length for file in waiting) + _not_shipped(ledger)
     total = len(list(steps(run.kind, source_tables(run))))
     done = sum(1 for phase in phases if phase.state == "done")
     window = ledger.phases.facts("replay_window") or {"cells": 0}
@@ -93,6 +94,12 @@ def _status(ledger: RunLedger) -> Status:
         batch=batch,
         eta_seconds=eta if state.name in ("catching up", "draining") else None,
     )
+
+
+def _not_shipped(ledger: RunLedger) -> int:
+    """Bytes of log that HBase has not replicated, as of the last look; 0 for other kinds of runs."""
+    now = watched(ledger) if ledger.record.kind == "replication" else None
+    return 0 if now is None else now.unshipped_bytes
 
 
 def _lag_parts(split: LagSplit) -> LagParts:
@@ -167,6 +174,11 @@ def status_line(now: Status) -> str:
         return (
             f"{now.phase}: Bases: {now.moments.bases}; Folder: {size}; Time: {now.elapsed_seconds:.0f}s; "
             f"State: {now.state}; Loss: {loss}"
+        )
+    if now.kind == "replication":  # which has no phases
+        return (
+            f"Not shipped: {now.backlog_bytes / 1e6:.1f}MB; Time: {now.elapsed_seconds:.0f}s; Lag: {lag}; "
+            f"State: {now.state}"
         )
     if now.kind == "restore":  # which follows no log
         took = f"Time: {now.elapsed_seconds:.0f}s; State: {now.state}; ETA: {eta}"

@@ -5,13 +5,15 @@ const PAUSE_MS = 2000;
 const byId = (id) => document.getElementById(id);
 const root = document.body.dataset.root;
 
-// Whether the page is that of a stream, of a run that keeps moments, or of one that restores one.
+// Whether the page is that of a stream, of a run that keeps moments, of one that restores one, or of one that watches
+// HBase's own replication.
 const kind = document.querySelector("h1")?.dataset.kind;
 const streams = kind === "stream";
 const keeps = kind === "keep";
 const restores = kind === "restore";
+const replicates = kind === "replication";
 
-export { byId, keeps, restores, streams };
+export { byId, keeps, replicates, restores, streams };
 
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

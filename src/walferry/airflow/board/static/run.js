@@ -2,10 +2,11 @@
 import { charts } from "./charts.js";
 import { lanes } from "./lanes.js";
 import { passes } from "./passes.js";
-import { answer, bytes, byId, count, duration, fill, keeps, live, pager, pages, prose, restores, say, show, stateBadge, streams, time } from "./live.js";
+import { replication } from "./replication.js";
+import { answer, bytes, byId, count, duration, fill, keeps, live, pager, pages, prose, replicates, restores, say, show, stateBadge, streams, time } from "./live.js";
 
 const { run, repair } = document.querySelector("h1").dataset;
-const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit", "passes"];
+const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit", "passes", "queues", "findings"];
 
 function path() {
   const query = new URLSearchParams(LISTS.filter((name) => pages[name]).map((name) => [name, pages[name]]));
@@ -44,12 +45,26 @@ function restoreTiles(r) {
   ];
 }
 
+// Those of a run that watches HBase's own replication.
+function replicationTiles(facts) {
+  const { run: r, replication: found } = facts;
+  const { stops } = found.findings;
+  return [
+    ["Oldest edit that waits", r.lag_seconds === null ? "N/A" : duration(r.lag_seconds), r.colour === "red" ? "bad" : "", r.lag_unknown],
+    ["Not shipped", bytes(r.backlog_bytes)],
+    ["Peers", count(found.peers.length)],
+    ["Settings that stop edits", found.plan_ms === null ? "N/A" : stops ? `${count(stops)} ▲` : "none", stops ? "bad" : ""],
+    ["Newest look", found.looked_ms === null ? "none yet" : time(found.looked_ms).slice(11)],
+    ["Time taken", duration(r.elapsed_seconds)],
+  ];
+}
+
 function tiles(facts) {
   const { run: r } = facts;
   const lost = facts.gaps.files;
   const held = facts.quarantine.held;
   const exposed = r.log !== null && r.log.time_to_loss_seconds !== null;
-  const list = keeps ? momentTiles(r) : restores ? restoreTiles(r) : [
+  const list = replicates ? replicationTiles(facts) : keeps ? momentTiles(r) : restores ? restoreTiles(r) : [
     ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
     ...(streams ? [] : [["Done", `${r.percent.toFixed(0)} %`]]),
     [streams ? "Edits sent" : "Edits applied", count(r.edits_applied), "", r.ended ? "" : `${rate(r.edits_per_second)} a second`],
@@ -263,7 +278,7 @@ function head(facts) {
   const ended = r.ended_ms ? `, ended ${time(r.ended_ms)}` : "";
   say(byId("summary"), `Started ${time(r.created_ms)}${ended}, by ${r.owner}.`);
   say(byId("ledger"), `Ledger: ${r.ledger}`);
-  const far = keeps ? "" : streams ? (r.lag_seconds === null ? "" : `, lag ${duration(r.lag_seconds)}`) : `, ${r.percent.toFixed(0)} %`;
+  const far = keeps ? "" : streams || replicates ? (r.lag_seconds === null ? "" : `, lag ${duration(r.lag_seconds)}`) : `, ${r.percent.toFixed(0)} %`;
   document.title = `${r.run}: ${r.state}${far} – walferry`;
   const news = facts.alarms.filter((alarm) => alarm.kind !== "note").map((alarm) => alarm.text);
   say(byId("status"), [`${r.run} is ${r.state}: ${r.cause}. Next step: ${r.next_step}`, ...news].join(". "));
@@ -286,9 +301,12 @@ live(path, (facts) => {
   tiles(facts);
   cutover(facts.readiness);
   passes(facts.passes);
-  phases(facts);
-  tables(facts);
-  if (!keeps && !restores) {
+  if (replicates) replication(facts.replication);
+  else {
+    phases(facts);
+    tables(facts);
+  }
+  if (!keeps && !restores && !replicates) {
     lanes(facts.lanes);
     pager("lanes", facts.lanes);
     gaps(facts.gaps);

@@ -1,0 +1,3 @@
+from walferry.airflow.dags import hbase_replicate
+
+hbase_replicate()

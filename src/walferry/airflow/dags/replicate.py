@@ -1,0 +1,69 @@
+"""Watch what an HBase cluster replicates by itself: what is not shipped, what is stuck and why, which settings stop it.
+
+Trigger it with the form; each run watches one source, and several run side by side. The first task examines the
+settings of both clusters, as `walferry replicate plan` does, and says what it finds in its log. The task `watch` then
+looks at the queues of the peers every minute, as `walferry replicate status` does, until `walferry abort NAME` ends it.
+Between two looks it waits in the triggerer, without a worker. It changes no peer and no table; with `canary`, it writes
+into a table of its own. The board shows the newest look; docs/platform.md lists alerts and metrics. To watch other
+tables, or to change the times, mark the DAG run as failed and trigger the DAG with the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow.sdk import DAG, get_current_context, task
+
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
+from walferry.airflow.hook import airflow_connection
+from walferry.airflow.links import BoardLink, add_links
+from walferry.airflow.operators import final_errors, record_trigger
+from walferry.airflow.sensors import ReplicationSensor
+from walferry.process import open_ledger
+from walferry.replication.spec import ReplicateSpec, recorded_replicate_spec
+
+log = logging.getLogger(__name__)
+
+MOST_RUNS = 100
+"""runs at once; Airflow's own limit is 16. The executor's limits apply as well"""
+FOR_EVER = 1_000_000
+"""retries of the task `watch`: whatever kills it, it goes on"""
+KEYS = ("name", "source", "target", "peer", "tables", "max_lag", "look_seconds", "plan_minutes", "canary")
+PARAMS = spec_params(model=ReplicateSpec, keys=KEYS, defaults={})
+
+
+@task
+def plan() -> str:
+    """Open the run in the ledger, and look at the settings of both clusters. Returns the run's id."""
+    from walferry.replication.watching import look_at_settings, open_watch
+    from walferry.run.notes.watched_replication import kept_plan
+
+    context = get_current_context()
+    with final_errors(), open_ledger() as ledger:
+        run_id = open_watch(ledger, dict(context["params"]), airflow_connection, f"airflow {context['run_id']}")
+        record_trigger(ledger, run_id, context)
+        part = ledger.of(run_id)
+        look_at_settings(part, recorded_replicate_spec(part.record))
+        for finding in (kept_plan(part) or {"findings": ()})["findings"]:
+            log.info("%s: %s: %s", finding["level"], finding["subject"], finding["message"])
+        return run_id
+
+
+def hbase_replicate() -> DAG:
+    """The DAG that watches HBase's own replication."""
+    with DAG(
+        "hbase_replicate",
+        schedule=None,
+        catchup=False,
+        max_active_runs=MOST_RUNS,
+        max_active_tasks=MOST_RUNS,
+        params=PARAMS,
+        tags=["walferry", "hbase"],
+        doc_md=__doc__,
+        default_args=TASK_DEFAULTS,
+    ) as made:
+        run: Any = plan()
+        run >> ReplicationSensor(task_id="watch", run=run, retries=FOR_EVER)
+    add_links(made, {"plan": [BoardLink()]})
+    return made
