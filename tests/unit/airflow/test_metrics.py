@@ -12,9 +12,10 @@ import pytest
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
-from walferry.airflow.metrics import emit
-from walferry.ledger import Ledger, LogPosition, Round, RunRecord, SeenFile, StagedFile, WalRange
+from walferry.airflow.metrics import emit, emit_replication
+from walferry.ledger import Ledger, LogPosition, PeerLook, Round, RunRecord, SeenFile, StagedFile, WalRange
 from walferry.ledger.rows import RunKind
+from walferry.replication.watching import Seen
 from walferry.run.notes.kept_moments import CopiedEnds, note_ends
 from walferry.run.progress.lag import LagSplit
 from walferry.run.spec import Cluster
@@ -280,3 +281,19 @@ def test_a_run_that_keeps_moments_misses_no_log_that_it_has_copied_even_if_the_c
     facts = measured(ledger, run, listing(4, 5), watch=watch)
     assert (facts.lost, facts.backlog_bytes) == ((), 100)
     assert facts.loss_seconds == pytest.approx(5, abs=3)
+
+
+def test_what_is_seen_of_each_peer_arrives_with_its_run_and_peer(statsd: socket.socket) -> None:
+    looks = (PeerLook("east", 1, 61_500, 900, 80, 7, 1, 2), PeerLook("west", 1, None, 0, 0, 0, 0, 0))
+    emit_replication("pair-1", Seen((), looks, stops=3, canary_seconds=4.25))
+    names = ("unshipped_bytes", "pinned_bytes", "waiting_files", "lost_logs", "stuck_queues")
+    of_peers = {
+        f"airflow.walferry.replication_{name},run=pair-1,peer={peer}": f"{value}|g"
+        for peer, values in (("east", (900, 80, 7, 1, 2)), ("west", (0,) * 5))
+        for name, value in zip(names, values, strict=True)
+    }
+    assert received(statsd, 13) == of_peers | {
+        "airflow.walferry.replication_stops,run=pair-1": "3|g",
+        "airflow.walferry.replication_canary_seconds,run=pair-1": "4.25|g",
+        "airflow.walferry.replication_lag_seconds,run=pair-1,peer=east": "61.5|g",
+    }
