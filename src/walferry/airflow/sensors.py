@@ -147,13 +147,12 @@ class ReplicationSensor(BaseSensorOperator):
     the run.
     """
 
-    template_fields = ("run", "owner")
+    template_fields = ("run",)
     operator_extra_links = (BoardLink(),)
 
-    def __init__(self, *, run: str, owner: str = "airflow {{ run_id }}", **kwargs: Any) -> None:
+    def __init__(self, *, run: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.run = run
-        self.owner = owner
 
     def execute(self, context: Context) -> Any:
         """Look now."""
@@ -169,7 +168,7 @@ class ReplicationSensor(BaseSensorOperator):
             run = ledger.run(self.run)
             if run.state != "running":
                 return f"{run.state}: {run.outcome}"
-            if run.owner != self.owner:
+            if run.owner != f"airflow {context['run_id']}":
                 raise AirflowSkipException(f"{run.run_id} belongs to {run.owner}, which goes on with it")
             if not run.paused:
                 seen = watch_once(ledger.of(run.run_id))

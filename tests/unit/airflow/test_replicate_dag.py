@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.serialization.serialized_objects import DagSerialization
 
 from unit.replication.watch_ledger import STOP, Clusters, peer, waiting
 from walferry.airflow import metrics, watch_alerts
@@ -65,14 +66,15 @@ def plan(book: Ledger, clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> C
     return of
 
 
-def sensor(run: str, dag_run: str = "manual__1") -> ReplicationSensor:
-    return ReplicationSensor(task_id="watch", run=run, owner=f"airflow {dag_run}")
+def looks(run: str, dag_run: str = "manual__1") -> Any:
+    """The task `watch` of a DAG run."""
+    return ReplicationSensor(task_id="watch", run=run).execute({"run_id": dag_run})
 
 
 def looked(run: str) -> float:
     """Look once; the seconds until the next look."""
     with pytest.raises(TaskDeferred) as waits:
-        sensor(run).execute({})
+        looks(run)
     assert waits.value.method_name == "look"
     moment = waits.value.trigger.moment
     return float((moment - moment.now(moment.tzinfo)).total_seconds())
@@ -92,6 +94,7 @@ def test_it_is_started_by_a_person_and_looks_on_whatever_kills_it() -> None:
     assert made.schedule is None
     assert made.get_task("watch").upstream_task_ids == {"plan"}
     assert made.get_task("watch").retries == 1_000_000
+    assert DagSerialization.to_dict(made)["dag"]["dag_id"] == "hbase_replicate"
 
 
 def test_a_look_is_recorded_and_the_task_waits_without_a_worker(
@@ -158,6 +161,6 @@ def test_the_task_ends_with_the_run_and_is_skipped_if_another_dag_run_goes_on(
     run = plan()
     plan("manual__2")
     with pytest.raises(AirflowSkipException, match="belongs to airflow manual__2"):
-        sensor(run).execute({})
+        looks(run)
     book.of(run).end("aborted", "kim", "no longer needed")
-    assert sensor(run, "manual__2").execute({}) == "aborted: no longer needed"
+    assert looks(run, "manual__2") == "aborted: no longer needed"
