@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import Asset, BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from walferry.airflow.links import BoardLink
 from walferry.airflow.operators import ACTOR, final_errors
-from walferry.airflow.triggers import WalTrigger
+from walferry.airflow.triggers import NextLookTrigger, WalTrigger
 from walferry.airflow.watch_alerts import alert_of_troubles, alert_once
 from walferry.process import open_ledger
 
@@ -163,6 +161,7 @@ class ReplicationSensor(BaseSensorOperator):
         from walferry.airflow import metrics
         from walferry.replication.spec import recorded_replicate_spec
         from walferry.replication.watching import watch_once
+        from walferry.run.progress.state import state_of
 
         with final_errors(), open_ledger(actor=ACTOR) as ledger:
             run = ledger.run(self.run)
@@ -172,8 +171,10 @@ class ReplicationSensor(BaseSensorOperator):
                 raise AirflowSkipException(f"{run.run_id} belongs to {run.owner}, which goes on with it")
             if not run.paused:
                 seen = watch_once(ledger.of(run.run_id))
+                state = state_of(ledger.of(run.run_id))
+                log.info("%s: %s", state.name, state.cause)
                 alert_of_troubles(ledger, run, seen.troubles)
                 metrics.emit_replication(run.run_id, seen)
             seconds = recorded_replicate_spec(run).look_seconds
-        self.defer(trigger=TimeDeltaTrigger(timedelta(seconds=seconds)), method_name="look")
+        self.defer(trigger=NextLookTrigger(run.run_id, seconds), method_name="look")
         raise AssertionError("defer does not return")

@@ -1,5 +1,5 @@
-"""Two triggers. That of `hbase_wal_watch` lists a source's WAL files until there is something to record; that of
-`hbase_migrate` hears a person's answers."""
+"""Three triggers. That of `hbase_wal_watch` lists a source's WAL files until there is something to record; that of
+`hbase_migrate` hears a person's answers; that of `hbase_replicate` waits for the next look."""
 
 from __future__ import annotations
 
@@ -179,3 +179,37 @@ def _keep(run_id: str, phase: str, task_instance: str, answer: Any) -> str:
             keep_word(ledger, phase, word)
     what = "approved the cutover" if phase == "approve" else "said that writes have stopped"
     return f"at {answer.responded_at:%H:%M:%S} UTC {person} {what}; the ledger has it"
+
+
+ENDED_SECONDS = 5.0
+"""pause between two looks whether a run has ended"""
+
+
+class NextLookTrigger(BaseTrigger):
+    """Fires after so many seconds, or once the run has ended. (Airflow's own triggers of time write a line into the
+    task's log each second.)"""
+
+    def __init__(self, run_id: str, seconds: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.run_id = run_id
+        self.seconds = seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class and the arguments with which a triggerer recreates this trigger, which then waits as long again."""
+        return "walferry.airflow.triggers.NextLookTrigger", {"run_id": self.run_id, "seconds": self.seconds}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait. Yields one event with the state of the run."""
+        deadline, state = time.monotonic() + self.seconds, "running"
+        while state == "running" and (left := deadline - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, ENDED_SECONDS))
+            try:
+                state = await asyncio.to_thread(_state, self.run_id)
+            except TransientError as error:
+                log.warning("%s; looking again", error)
+        yield TriggerEvent(state)  # type: ignore[no-untyped-call]
+
+
+def _state(run_id: str) -> str:
+    with open_ledger(create=False) as ledger:
+        return ledger.run(run_id).state

@@ -162,7 +162,7 @@ def render(report: Report) -> str:
         name = f"{phase.phase} {phase.subject}".strip()
         lines.append(f"{name:<30} {phase.state:<9} {phase.seconds:>7}  {phase.attempts:>8}")
     follows = report.kind not in ("keep", "restore", "replication")
-    lines += ["", *(_applied(report) if follows else [])]
+    lines += ["", *_applied(report)] if follows else [""] if report.phases else []
     lines += [
         f"Ledger: {report.ledger}",
         f"Audit head: {report.audit_head.sequence} {report.audit_head.hash}",

@@ -14,7 +14,8 @@ import pytest
 from airflow.sdk.serde import deserialize, serialize
 
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.airflow.triggers import WalTrigger
+from walferry.airflow import triggers
+from walferry.airflow.triggers import NextLookTrigger, WalTrigger
 from walferry.errors import TransientError
 from walferry.formats.cells import encode_cell
 from walferry.ledger import Ledger
@@ -235,3 +236,20 @@ def test_a_connection_that_names_another_cluster_begins_a_run_of_its_own(ledger:
     assert other.run_id != run_id
     assert ledger.run(run_id).state == "done"
     assert log_watch.known_wals(ledger, other.run_id) == {}
+
+
+class TestNextLook:
+    def test_it_waits_for_its_seconds_and_a_triggerer_can_make_it_again(self, run_id: str) -> None:
+        _, arguments = NextLookTrigger(run_id, 0.2).serialize()
+        began = time.monotonic()
+        assert event_of(NextLookTrigger(**arguments)).payload == "running"
+        assert 0.2 <= time.monotonic() - began < 5
+
+    def test_it_ends_with_the_run(self, ledger: Ledger, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(triggers, "ENDED_SECONDS", 0.05)
+        ledger.of(run_id).end("aborted", "kim", "no longer needed")
+        assert event_of(NextLookTrigger(run_id, 60)).payload == "aborted"
+
+
+def event_of(trigger: NextLookTrigger) -> Any:
+    return asyncio.run(anext(trigger.run()))  # type: ignore[arg-type]
