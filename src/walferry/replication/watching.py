@@ -46,6 +46,8 @@ LATE_MS = 60_000
 MOST_QUEUES = 100
 """of a peer that the ledger keeps, the worst"""
 MOST_FINDINGS = 500
+SHOWN = 3
+"""troubles that the cause of a state names"""
 
 Event = Literal["gap", "replication"]
 
@@ -228,7 +230,7 @@ def watched_now(
     elif age is None or age > LATE_MS:
         state = "catching up"
     since_ms = before.since_ms if before is not None and before.state == state else status.looked_ms
-    cause = first_of([one.text for one in troubles]) if troubles else _without_trouble(status, age)
+    cause = first_of([one.text for one in troubles], "; ", SHOWN) if troubles else _without_trouble(status, age)
     return Watched(
         status.looked_ms, spec.look_seconds, state, since_ms, cause, age, sum(one.unshipped_bytes for one in looks)
     )
