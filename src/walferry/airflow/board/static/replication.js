@@ -17,8 +17,9 @@ function servers(queue) {
 function waits(queue) {
   const edit = queue.oldest;
   if (edit === null || !queue.word) return [];
-  const what = edit.row === null ? "a bulk load into" : `row ${edit.row} of`;
-  return [`waits: ${what} ${edit.table}, ${edit.families.join(", ")}, written ${time(edit.write_ms)}: ${edit.file} at byte ${count(edit.offset)}`];
+  const what = edit.row === null ? "a bulk load into" : `row '${edit.row}' of`;
+  const families = `${edit.families.length === 1 ? "family" : "families"} ${edit.families.join(", ")}`;
+  return [`waits: ${what} ${edit.table}, ${families}, written ${time(edit.write_ms)}: ${edit.file} at byte ${count(edit.offset)}`];
 }
 
 function trend(list) {

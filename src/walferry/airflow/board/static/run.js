@@ -55,7 +55,7 @@ function replicationTiles(facts) {
     ["Peers", count(found.peers.length)],
     ["Settings that stop edits", found.plan_ms === null ? "N/A" : stops ? `${count(stops)} ▲` : "none", stops ? "bad" : ""],
     ["Newest look", found.looked_ms === null ? "none yet" : time(found.looked_ms).slice(11)],
-    ["Time taken", duration(r.elapsed_seconds)],
+    ["Watched for", duration(r.elapsed_seconds)],
   ];
 }
 
