@@ -231,7 +231,8 @@ OF_REPLICATION: Mapping[StateName, Kind] = {
         "red",
         "edits do not arrive: a queue has not shipped one for longer than `max_lag`, a setting stops them, or a canary "
         "has not arrived",
-        "do what the cause names; `walferry replicate status` and `plan` show all of it. It passes once a look finds it mended",
+        "do what the cause names; `walferry replicate status` and `plan` show all of it. It passes once a look finds "
+        "it mended",
     ),
     "gap": Kind(
         "red",
