@@ -22,6 +22,9 @@ from unit.airflow.board_ledger import EVIL, fill
 from unit.migration.filled_ledger import CLUSTER
 from unit.moments.keep_ledger import keep
 from unit.moments.keep_ledger import opened as opened_keep
+from unit.replication.watch_ledger import IDLE, STOP, Clusters, waiting
+from unit.replication.watch_ledger import ROW as WAITING_ROW
+from unit.replication.watch_ledger import opened as opened_watch
 from unit.streams.stream_ledger import follow as follow_stream
 from unit.streams.stream_ledger import opened as opened_stream
 from walferry.embedded.airflow import USERNAME
@@ -56,6 +59,17 @@ def book(environment: Environment) -> Iterator[Ledger]:
             beating(kept, "keep", "test"),
         ):  # fmt: skip
             yield ledger
+
+
+def watch_replication(ledger: Ledger) -> None:
+    """A run that watches HBase's own replication, which is stuck."""
+    with pytest.MonkeyPatch.context() as patch:
+        seen = Clusters(patch)
+        run = opened_watch(ledger)
+        seen.seen(run, waiting(30), IDLE)
+        seen.findings = [STOP]
+        run.notes.drop("replication plan")
+        seen.seen(run, waiting(301, f"table shop:orders refuses it: {EVIL}"), IDLE)
 
 
 @pytest.fixture(scope="module")
@@ -284,6 +298,26 @@ def test_a_restore_shows_its_new_table(page: Page, environment: Environment) -> 
     picture(page, "restore")
 
 
+def test_replication_that_is_stuck_shows_what_waits_and_why_and_nothing_of_a_migration(
+    page: Page, environment: Environment, book: Ledger
+) -> None:
+    watch_replication(book)  # here: a look is too old after three minutes
+    page.goto(f"{environment.airflow.url}/walferry/runs/east-1")
+    expect(page.locator("#state")).to_have_text("✗ stuck", timeout=LIVE_MS)
+    expect(page.locator("#tiles")).to_contain_text("Settings that stop edits1 ▲")
+    worst = page.locator("#queues-rows tr").first
+    expect(worst).to_contain_text("stuck or slow")
+    expect(worst).to_contain_text(f"row '{WAITING_ROW}' of shop:orders, family d")
+    expect(worst).to_contain_text(EVIL)
+    expect(page.locator("#queues-rows tr")).to_have_count(2)
+    expect(page.locator("#findings-rows tr").first).to_contain_text("shop:orders")
+    expect(page.locator("#peers-age svg").first).to_be_visible(timeout=LIVE_MS)
+    for section in ("#phases", "#tables", "#coverage", "#comparison", "#quarantine"):
+        expect(page.locator(section)).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    picture(page, "replication")
+
+
 def test_the_login_leads_back_to_a_page_that_knows_no_such_run(
     context: BrowserContext, environment: Environment, book: Ledger
 ) -> None:
@@ -378,6 +412,10 @@ def test_who_only_reads_in_airflow_sees_no_row_that_differs(
     page.goto(f"{environment.airflow.url}/walferry/runs/visits-1/report")
     assert "hidden" in page.content()
     assert "4 versions" not in page.content()
+    watch_replication(book)
+    page.goto(f"{environment.airflow.url}/walferry/runs/east-1")
+    expect(page.locator("#queues-rows tr").first).to_contain_text("row '(hidden)' of shop:orders", timeout=LIVE_MS)
+    assert WAITING_ROW not in page.content()
     dag_runs = f"{environment.airflow.url}/api/v2/dags/hbase_migrate/dagRuns"
     assert page.request.post(dag_runs, data={"logical_date": None}).status == 403
 
