@@ -85,11 +85,15 @@ def open_watch(ledger: Ledger, params: Mapping[str, Any], connections: Connectio
 
 
 def watch_once(ledger: RunLedger) -> Seen:
-    """Look once at the queues and, when it is due, at the settings; record what is there. A look that fails is recorded
-    and told as a trouble. Raises UsageError for a spec that cannot be read, and the ledger's errors."""
+    """Look once at the queues and, when it is due, at the settings; record what is there. What cannot be looked at is
+    told as a trouble. Raises UsageError for a spec that cannot be read, and the ledger's errors."""
     spec = recorded_replicate_spec(ledger.record)
+    fault = ""
     try:
         _settings_and_canaries(ledger, spec)
+    except WalferryError as error:
+        fault = f"the settings cannot be looked at: {error}"
+    try:
         status = look(spec, APART_S)
     except WalferryError as error:
         keep_unseen(ledger, str(error))
@@ -98,7 +102,8 @@ def watch_once(ledger: RunLedger) -> Seen:
         return Seen((_unseen(found),))
     looks = tuple(peer_look(peer, status.looked_ms) for peer in status.peers)
     stops, flown = _stops(kept_plan(ledger)), kept_canary(ledger) if spec.canary else None
-    troubles = tuple(troubles_of(status.peers, stops, flown, spec.max_lag))
+    blind = (Trouble("replication", "settings", fault),) if fault else ()
+    troubles = (*troubles_of(status.peers, stops, flown, spec.max_lag), *blind)
     ledger.peer_looks.record(looks)
     keep_watched(ledger, watched_now(status, looks, troubles, spec, watched(ledger)), _plain(status.peers))
     return Seen(troubles, looks, len(stops), canary_seconds(flown))

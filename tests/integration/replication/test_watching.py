@@ -84,9 +84,10 @@ def test_what_stops_edits_is_red_until_it_is_mended(
 def test_a_canary_is_flown_with_the_settings_and_its_time_is_told(
     book: Ledger, source: MiniCluster, target: MiniCluster, at_source: HBaseClient
 ) -> None:
-    own = table_of(at_source.cluster_id())
-    with native_peer(source, target, [own]) as peer:
-        run = watch(book, source, target, peer=peer, tables=[own], canary=True)
+    with HBaseClient(target.address) as sink:
+        table = make_both(at_source, sink)
+    with native_peer(source, target, [table, table_of(at_source.cluster_id())]) as peer:
+        run = watch(book, source, target, peer=peer, tables=[table], canary=True)
         seen = watch_once(run)
         assert seen.canary_seconds is not None
         assert seen.canary_seconds < 60

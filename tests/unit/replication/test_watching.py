@@ -164,6 +164,12 @@ class TestSettings:
         clusters.seen(run)
         assert clusters.plans == 2
 
+    def test_queues_are_looked_at_although_the_settings_cannot_be(self, run: RunLedger, clusters: Clusters) -> None:
+        clusters.plan_fault = "the source has no table shop:orders"
+        seen = clusters.seen(run)
+        assert [one.text for one in seen.troubles] == [f"the settings cannot be looked at: {clusters.plan_fault}"]
+        assert (len(seen.looks), state_of(run).name) == (1, "stuck")
+
 
 class TestNumbers:
     def test_each_look_is_recorded_with_the_oldest_edit_of_all_queues(self, run: RunLedger, clusters: Clusters) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from unit.migration.filled_ledger import CLUSTER
 from walferry.clock import now_ms
-from walferry.errors import TransientError
+from walferry.errors import TransientError, UsageError
 from walferry.ledger import Ledger, RunLedger
 from walferry.replication import watching
 from walferry.replication.canary import Arrival, Flown
@@ -69,6 +69,7 @@ class Clusters:
         self.findings: list[Finding] = []
         self.flown: list[Flown] = []
         self.fault = ""
+        self.plan_fault = ""
         self.plans = 0
         patch.setattr(watching, "make_plan", lambda spec: self._plan())
         patch.setattr(watching, "look", lambda spec, seconds: self._look())
@@ -76,6 +77,8 @@ class Clusters:
 
     def _plan(self) -> ReplicationPlan:
         self._answer()
+        if self.plan_fault:
+            raise UsageError(self.plan_fault)
         self.plans += 1
         plan = PeerPlan("east", True, False, "zk:2181:/hbase", "2.6.3", "0e1c", "all tables")
         return ReplicationPlan("2.6.3", "0e1c", [plan], {}, self.findings)
