@@ -205,7 +205,10 @@ def _many(bench: Bench, data: Data) -> list[Path]:
 DECODED_BYTES = 2_000_000_000
 _LIVE = {"WALPlayer, live": _play_live}
 _BULK = {"WALPlayer, bulk, and BulkLoadHFilesTool": _play_in_bulk}
-_COMPARE = {"HashTable and SyncTable": lambda bench, data: bench.rivals.compare(data.table, bench.output())}
+_COMPARE: Mapping[str, Work] = {
+    "HashTable and SyncTable": lambda bench, data: bench.rivals.compare(data.table, bench.output()),
+    "VerifyReplication": lambda bench, data: bench.rivals.verify_replication(data.table),
+}
 _RESTORE = {"clone and WALPlayer, live": _restore_live, "clone and WALPlayer, bulk, loaded": _restore_in_bulk}
 _COUNT = {"RowCounter": lambda bench, data: bench.rivals.count_rows(data.table)}
 
