@@ -186,15 +186,15 @@ class LogRun:
         if not self.is_due(phase, subject):
             log.info("%s: already done", label)
             return self.done(phase, subject)
-        attempt = self.ledger.phases.start(phase, subject)
-        log.info("%s: started", label)
-        try:
-            with beating(self.ledger, label, self.actor):
+        with beating(self.ledger, label, self.actor):  # around the record: no running phase lacks a heartbeat
+            attempt = self.ledger.phases.start(phase, subject)
+            log.info("%s: started", label)
+            try:
                 facts = work()
-            self.ledger.phases.finish(phase, facts, subject, attempt, lease_check)
-        except BaseException as error:
-            self.ledger.phases.fail(phase, as_recorded(error), subject, attempt, transient=is_transient(error))
-            raise
+                self.ledger.phases.finish(phase, facts, subject, attempt, lease_check)
+            except BaseException as error:
+                self.ledger.phases.fail(phase, as_recorded(error), subject, attempt, transient=is_transient(error))
+                raise
         log.info("%s: done", label)
         return facts
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from unit.migration.filled_ledger import SPEC
-from walferry.errors import GapError, TransientError, WalferryError, is_transient
+from walferry.errors import GapError, TransientError, UsageError, WalferryError, is_transient
 from walferry.ledger import Ledger
 from walferry.ledger.phases import SupersededError
 from walferry.ledger.rows import RunKind
 from walferry.request_meter import RequestRates
+from walferry.run.heartbeat import alive
 from walferry.run.phases import Phase, phase_of, phases_of, steps
 from walferry.run.progress.state import state_of
 from walferry.run.run import PhaseNotReadyError, Run
@@ -189,6 +191,68 @@ def test_a_killed_attempt_whose_basis_changed_is_to_be_done_again_and_no_failure
     assert known is not None
     assert (known.state, known.transient, known.message) == ("failed", True, "late edits are to be applied")
     assert run.once("plan", dict) == {}
+
+
+@pytest.mark.parametrize("before", ["not started", "interrupted"])
+@pytest.mark.parametrize("after", ["between phases", "failed"])
+def test_whoever_looks_as_a_phase_begins_and_ends_sees_its_process_at_work(
+    run: Run, before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: the first heartbeat came after the start, and the last before the end: in between, it was interrupted."""
+    if before == "interrupted":
+        run.ledger.phases.start("plan")  # by a process that was killed
+    shown: list[str] = []
+
+    def look() -> None:
+        if shown[-1:] != [name := state_of(run.ledger).name]:
+            shown.append(name)
+
+    def work() -> dict[str, Any]:
+        look()
+        if after == "failed":
+            raise ZeroDivisionError
+        return {}
+
+    look_around(run, look, monkeypatch)
+    with suppress(ZeroDivisionError):
+        run.once("plan", work)
+    assert shown == [before, "working", after]
+    assert alive(run.ledger) == set()
+
+
+def look_around(run: Run, look: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look before and after each change of a phase or of a heartbeat."""
+
+    def looked_at(change: Callable[..., Any]) -> Callable[..., Any]:
+        def between(*args: Any, **kwargs: Any) -> Any:
+            look()
+            try:
+                return change(*args, **kwargs)
+            finally:
+                look()
+
+        return between
+
+    for part, changes in ((run.ledger.phases, ("start", "finish", "fail")), (run.ledger.notes, ("keep", "drop_if"))):
+        for name in changes:
+            monkeypatch.setattr(part, name, looked_at(getattr(part, name)))
+
+
+def test_a_process_that_may_not_begin_a_phase_any_more_leaves_no_sign_of_life(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int] = []
+    start = run.ledger.phases.start
+
+    def start_after_abort(phase: str, subject: str) -> int:
+        assert alive(run.ledger) == {"plan"}
+        run.ledger.end("aborted", "another process")
+        return start(phase, subject)
+
+    monkeypatch.setattr(run.ledger.phases, "start", start_after_abort)
+    with pytest.raises(UsageError, match="aborted"):
+        run.once("plan", counted(done))
+    assert (alive(run.ledger), run.ledger.phases.all(), done) == (set(), [], [])
 
 
 def test_driver_and_workers_together_keep_to_the_requests_that_the_spec_allows(tmp_path: Path) -> None:
