@@ -130,6 +130,16 @@ class Database:
                     self._moment.connection = None
 
     @contextmanager
+    def now(self) -> Iterator[None]:
+        """Until the block ends, each `read()` of this thread sees what is committed by then, even in `one_moment`."""
+        shared: Connection | None = getattr(self._moment, "connection", None)
+        self._moment.connection = None
+        try:
+            yield
+        finally:
+            self._moment.connection = shared
+
+    @contextmanager
     def write(self) -> Iterator[Connection]:
         """An exclusive transaction: commit everything, or nothing when the block raises."""
         with self._errors(), self._engine.connect() as plain:

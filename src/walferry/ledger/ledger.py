@@ -83,6 +83,10 @@ class RunLedger:
         """Until the block ends, everything that this thread reads is as of one moment, in one transaction."""
         return self._store.database.one_moment()
 
+    def now(self) -> AbstractContextManager[None]:
+        """Until the block ends, this thread reads the ledger as it is by then, even in `one_moment`."""
+        return self._store.database.now()
+
     def require_running(self) -> None:
         """Raise UsageError if the run has ended or does not exist."""
         with self._store.database.read() as connection:

@@ -21,6 +21,7 @@ from unit.airflow.board_ledger import (
     spec,
 )
 from unit.migration.pair_ledger import REGION, differs, one_pass
+from unit.run.progress.brought import after_reading_phases, end_with_process, work_on
 from walferry.airflow.board.data import (
     MOST_POINTS,
     Pages,
@@ -291,6 +292,15 @@ def test_phases_come_in_the_order_of_a_run_with_those_to_come_and_sum_their_tabl
     ledger.phases.fail("copy", "no room", NAMES[1])
     failed = phase_rows(run, ledger.phases.all(), set())[4]
     assert (failed["state"], failed["error"]) == ("failed", f"{NAMES[1]} no room")
+
+
+def test_a_phase_that_ends_with_its_process_while_the_board_looks_is_not_shown_as_interrupted(
+    book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = book.of(begun(book))
+    work_on(run, "plan")
+    after_reading_phases(monkeypatch, lambda: end_with_process(run, "plan", monkeypatch))
+    assert run_page(book, run.record)["phases"][0]["state"] == "done"
 
 
 def test_fifty_tables_and_five_hundred_regions_come_in_pages(book: Ledger) -> None:

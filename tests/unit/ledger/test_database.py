@@ -57,6 +57,17 @@ class TestOneMoment:
                     assert thread.submit(ours.notes.text, "seen").result() == "by another"
             assert ours.notes.text("seen") == "by another"
 
+    def test_whoever_asks_for_now_sees_what_others_wrote_and_then_the_moment_again(
+        self, ledger: Ledger, run: RunRecord
+    ) -> None:
+        ours = ledger.of(run.run_id)
+        with ours.one_moment():
+            assert ours.notes.text("seen") == ""
+            ours.notes.keep_text("seen", "after the moment")
+            with ours.now():
+                assert ours.notes.text("seen") == "after the moment"
+            assert ours.notes.text("seen") == ""
+
     def test_an_error_in_the_block_ends_the_moment(self, ledger: Ledger, run: RunRecord) -> None:
         ours = ledger.of(run.run_id)
         with pytest.raises(ValueError, match="wrong"), ours.one_moment():

@@ -40,11 +40,10 @@ from walferry.migration.repairing.repairable import repairable
 from walferry.migration.report import summary
 from walferry.migration.report_model import Report
 from walferry.refusals import ANY_REGION, GapKind
-from walferry.run.heartbeat import alive
 from walferry.run.phases import phases_of, subjects
 from walferry.run.progress.lag import ages
 from walferry.run.progress.missing_numbers import faults
-from walferry.run.progress.state import PhaseShown, phase_shown
+from walferry.run.progress.state import PhaseShown, phase_shown, phases_and_signs
 from walferry.run.progress.status import status
 from walferry.run.progress.status_model import MomentsKept, Status
 from walferry.run.recorded_spec import options_of, source_tables, target_tables
@@ -125,7 +124,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages(), *, rows: bo
     """Everything that the page of a run shows; without `rows`, nothing of the rows that differ but number and class."""
     holes = _holes(ledger, run)
     lost = [hole for hole in holes if hole.kind == "gap"]
-    phases = ledger.of(run.run_id).phases.all()
+    phases, signs = phases_and_signs(ledger.of(run.run_id))
     report = summary(ledger.of(run.run_id))
     report = report if rows else without_rows(report)
     coverage = ledger.of(run.run_id).log.coverage()
@@ -137,7 +136,6 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages(), *, rows: bo
     items = ledger.of(run.run_id).quarantine.items()
     now = status(ledger.of(run.run_id))
     rounds = ledger.of(run.run_id).rounds.latest(MOST_ROUNDS)
-    signs = alive(ledger.of(run.run_id))
     total, lines = ledger.of(run.run_id).audit_page(ROWS_PER_PAGE, pages.audit * ROWS_PER_PAGE)
     shown = [_difference(d, decided) for d in sorted(differences, key=lambda d: WORST_FIRST.index(d.kind))]
     return {
@@ -273,7 +271,7 @@ _WORST: tuple[PhaseShown, ...] = ("failed", "interrupted", "waiting", "running")
 def phase_rows(run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[str]) -> list[Facts]:
     """One row per phase in the run's order, including those to come; a phase by table is one row over its tables.
 
-    `signs`: the labels with a live heartbeat.
+    `signs`: the labels at which a live process works (`phases_and_signs`).
     """
     known = {(phase.phase, phase.subject): phase for phase in phases}
     rows = []

@@ -37,10 +37,26 @@ from walferry.run.progress.states import State, StateName, label, meaning, order
 PhaseShown = Literal["not begun", "running", "waiting", "interrupted", "done", "failed"]
 
 
+def phases_and_signs(ledger: RunLedger) -> tuple[list[PhaseRecord], set[str]]:
+    """The phases of a run, and the labels of those at which a live process works ("": a whole command).
+
+    A phase that is recorded as running and is not among the labels has lost its process. Phases and heartbeats are read
+    one after the other, and a phase may end with its process in between. So if a phase seems lost, the phases are read
+    again: it is lost if the same attempt is still running, and one that has begun since the first reading is at work.
+    """
+    phases, signs = ledger.phases.all(), alive(ledger)
+    lost = [p for p in phases if p.state == "running" and label(p) not in signs]
+    if not lost:
+        return phases, signs
+    with ledger.now():  # `one_moment` would show the first reading: whether a process exists is not of that moment
+        phases = ledger.phases.all()
+    return phases, signs | {label(p) for p in phases if p.state == "running" and p not in lost}
+
+
 def phase_shown(phase: PhaseRecord, run: RunRecord, signs: Collection[str]) -> PhaseShown:
     """The state to display for a phase: one recorded as running may wait for a person, or have lost its process.
 
-    `signs`: the labels with a live heartbeat (`heartbeat.alive`).
+    `signs`: the labels at which a live process works (`phases_and_signs`).
     """
     if superseded(phase):
         return "not begun"
@@ -88,14 +104,13 @@ def _overtaken(failed: PhaseRecord, phases: Sequence[PhaseRecord], kind: RunKind
 
 def _state_of(ledger: RunLedger) -> State:
     run = ledger.record
-    phases = ledger.phases.all()
     if run.state != "running":
-        return ended_state(ledger, run, phases)
+        return ended_state(ledger, run, ledger.phases.all())
     if run.kind == "watch":
         return state_at("following", "the source's WAL files are recorded as they change", None, run)
     if run.kind == "replication":
         return replication_state(ledger, run)
-    signs = alive(ledger)
+    phases, signs = phases_and_signs(ledger)
     # A superseded attempt is still at work: its process notices at the end, and starts over.
     live = [p for p in phases if label(p) in signs and (p.state == "running" or superseded(p))]
     lost = [p for p in phases if p.state == "running" and label(p) not in signs]

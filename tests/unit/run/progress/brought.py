@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from unit.migration.filled_ledger import FILE, GROUP, compared
 from unit.migration.pair_ledger import differs, one_pass
 from walferry import clock
 from walferry.errors import TransientError
 from walferry.ledger import (
     Difference,
+    PhaseRecord,
     QuarantineItem,
     RangeComparison,
     Round,
     RunLedger,
     SeenFile,
 )
+from walferry.ledger.phases import Phases
+from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE
 from walferry.run.notes.failing import FEW, Attempts, Work
 from walferry.run.notes.kept_moments import CopiedEnds, note_ends
@@ -154,3 +161,29 @@ def brought_to(run: RunLedger, name: StateName) -> State:
         case "done" | "aborted":
             run.end(name, "kim", "because")
     return state_of(run)
+
+
+def after_reading_phases(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> list[None]:
+    """Let `change` happen once, just after phases were read for the first time. Returns one item for each reading, also
+    of those to come."""
+    read, readings = Phases.all, list[None]()
+
+    def read_and_change(phases: Phases) -> list[PhaseRecord]:
+        found = read(phases)
+        readings.append(None)
+        if len(readings) == 1:
+            change()
+        return found
+
+    monkeypatch.setattr(Phases, "all", read_and_change)
+    return readings
+
+
+def end_with_process(run: RunLedger, phase: str, monkeypatch: pytest.MonkeyPatch, error: str = "") -> None:
+    """The phase ends, and then its process: whoever still reads its note finds it gone."""
+    if error:
+        run.phases.fail(phase, error)
+    else:
+        run.phases.finish(phase, {})
+    run.notes.drop(NOTE, phase)
+    monkeypatch.setattr(heartbeat, "gone", lambda process: True)
