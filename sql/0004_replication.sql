@@ -13,5 +13,5 @@ CREATE TABLE peer_looks (
     waiting_files   BIGINT  NOT NULL CHECK (waiting_files >= 0),   -- of bulk loads, not shipped
     lost_logs       INTEGER NOT NULL CHECK (lost_logs >= 0),       -- of its queues, without a file
     stuck_queues    INTEGER NOT NULL CHECK (stuck_queues >= 0),    -- that have not shipped an edit for a minute
-    PRIMARY KEY (run_id, peer, looked_ms)
+    PRIMARY KEY (run_id, looked_ms, peer)
 );

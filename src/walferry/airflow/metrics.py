@@ -46,7 +46,8 @@ def emit_replication(run_id: str, seen: Seen) -> None:
     """Send the gauges of a look at what a source replicates by itself, with the tag `run`, and `peer` for those of one
     peer; None is not sent."""
     tags = {"run": run_id}
-    stats.gauge(f"{PREFIX}.replication_stops", seen.stops, tags=tags)
+    if seen.stops is not None:
+        stats.gauge(f"{PREFIX}.replication_stops", seen.stops, tags=tags)
     if seen.canary_seconds is not None:
         stats.gauge(f"{PREFIX}.replication_canary_seconds", seen.canary_seconds, tags=tags)
     for look in seen.looks:

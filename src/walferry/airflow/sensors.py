@@ -14,6 +14,7 @@ from walferry.airflow.links import BoardLink
 from walferry.airflow.operators import ACTOR, final_errors
 from walferry.airflow.triggers import NextLookTrigger, WalTrigger
 from walferry.airflow.watch_alerts import alert_of_troubles, alert_once
+from walferry.errors import UsageError
 from walferry.process import open_ledger
 
 if TYPE_CHECKING:
@@ -158,23 +159,42 @@ class ReplicationSensor(BaseSensorOperator):
 
     def look(self, context: Context, event: Any = None) -> str:
         """Look, and wait for the next look. Returns how the run ended."""
-        from walferry.airflow import metrics
         from walferry.replication.spec import recorded_replicate_spec
-        from walferry.replication.watching import watch_once
-        from walferry.run.progress.state import state_of
 
         with final_errors(), open_ledger(actor=ACTOR) as ledger:
             run = ledger.run(self.run)
-            if run.state != "running":
-                return f"{run.state}: {run.outcome}"
-            if run.owner != f"airflow {context['run_id']}":
+            if run.state == "running" and run.owner != f"airflow {context['run_id']}":
                 raise AirflowSkipException(f"{run.run_id} belongs to {run.owner}, which goes on with it")
-            if not run.paused:
-                seen = watch_once(ledger.of(run.run_id))
-                state = state_of(ledger.of(run.run_id))
-                log.info("%s: %s", state.name, state.cause)
-                alert_of_troubles(ledger, run, seen.troubles)
-                metrics.emit_replication(run.run_id, seen)
+            if run.state == "running":
+                _look_for(ledger, run)
+            if (run := ledger.run(self.run)).state != "running":  # a person may have ended it meanwhile
+                return f"{run.state}: {run.outcome}"
             seconds = recorded_replicate_spec(run).look_seconds
-        self.defer(trigger=NextLookTrigger(run.run_id, seconds), method_name="look")
+        self.defer(trigger=NextLookTrigger(run.run_id, seconds, run.paused), method_name="look")
         raise AssertionError("defer does not return")
+
+
+def _look_for(ledger: Ledger, run: RunRecord) -> None:
+    """Look once, unless the run is paused; send metrics and alerts."""
+    from walferry.airflow import metrics
+    from walferry.replication.watching import watch_once
+    from walferry.run.heartbeat import beating
+    from walferry.run.notes.watched_replication import WATCH, keep_awake
+    from walferry.run.progress.state import state_of
+
+    part = ledger.of(run.run_id)
+    if run.paused:
+        keep_awake(part)
+        return
+    before = state_of(part)
+    try:
+        with beating(part, WATCH, ACTOR):
+            seen = watch_once(part)
+        alert_of_troubles(ledger, run, seen)
+    except UsageError:
+        if part.record.state == "running":
+            raise
+        return
+    metrics.emit_replication(run.run_id, seen)
+    if (now := state_of(part)).name != before.name:  # not with each look: this log grows as long as the run goes on
+        log.info("%s: %s", now.name, now.cause)

@@ -181,35 +181,40 @@ def _keep(run_id: str, phase: str, task_instance: str, answer: Any) -> str:
     return f"at {answer.responded_at:%H:%M:%S} UTC {person} {what}; the ledger has it"
 
 
-ENDED_SECONDS = 5.0
-"""pause between two looks whether a run has ended"""
+CHANGED_SECONDS = 5.0
+"""pause between two looks whether a run has ended, was paused or resumed"""
 
 
 class NextLookTrigger(BaseTrigger):
-    """Fires after so many seconds, or once the run has ended. (Airflow's own triggers of time write a line into the
-    task's log each second.)"""
+    """Fires after so many seconds, or once the run has ended, or was paused or resumed. (Airflow's own triggers of time
+    write a line into the task's log each second.)"""
 
-    def __init__(self, run_id: str, seconds: float) -> None:
+    def __init__(self, run_id: str, seconds: float, paused: bool) -> None:
+        """`paused`: whether the run was, so far."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_id = run_id
         self.seconds = seconds
+        self.paused = paused
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and the arguments with which a triggerer recreates this trigger, which then waits as long again."""
-        return "walferry.airflow.triggers.NextLookTrigger", {"run_id": self.run_id, "seconds": self.seconds}
+        names = ("run_id", "seconds", "paused")
+        return "walferry.airflow.triggers.NextLookTrigger", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait. Yields one event with the state of the run."""
-        deadline, state = time.monotonic() + self.seconds, "running"
-        while state == "running" and (left := deadline - time.monotonic()) > 0:
-            await asyncio.sleep(min(left, ENDED_SECONDS))
+        """Wait. Yields one event that says why it is over."""
+        deadline, why = time.monotonic() + self.seconds, ""
+        while not why and (left := deadline - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, CHANGED_SECONDS))
             try:
-                state = await asyncio.to_thread(_state, self.run_id)
+                why = await asyncio.to_thread(self._changed)
             except TransientError as error:
                 log.warning("%s; looking again", error)
-        yield TriggerEvent(state)  # type: ignore[no-untyped-call]
+        yield TriggerEvent(why or "it is time")  # type: ignore[no-untyped-call]
 
-
-def _state(run_id: str) -> str:
-    with open_ledger(create=False) as ledger:
-        return ledger.run(run_id).state
+    def _changed(self) -> str:
+        with open_ledger(create=False) as ledger:
+            run = ledger.run(self.run_id)
+        if run.state != "running":
+            return run.state
+        return "" if run.paused == self.paused else "paused" if run.paused else "resumed"

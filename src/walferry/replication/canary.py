@@ -190,7 +190,10 @@ class _Flight:
         raise TransientError(f"the region of {self._table} does not stay there", server=server.address)
 
     def _region(self, row: bytes) -> Region:
-        return next(region for region in self._source.regions(self._table) if region.holds(row))
+        for region in self._source.regions(self._table):
+            if region.holds(row):
+                return region
+        raise TransientError(f"no region of {self._table} has the row {row!r} now", table=self._table)
 
     def look_on(self, over: Event) -> None:
         """Look until it is over, also while the sink fails."""

@@ -25,6 +25,18 @@ class NotReplicatedError(WalferryError):
     """Edits do not arrive; fact `findings`."""
 
 
+NO_PEER = Finding(
+    "stop", "source", "it has no replication peer that leads to a cluster: nothing is replicated. In HBase's shell: "
+    "add_peer",
+)  # fmt: skip
+
+
+def disabled(peer_id: str) -> Finding:
+    """That a peer is."""
+    message = f"it is disabled, and keeps each log since: enable_peer '{peer_id}' in HBase's shell"
+    return Finding("stop", peer_subject(peer_id), message)
+
+
 def peer_subject(peer_id: str) -> str:
     """The subject of findings about a peer itself."""
     return f"peer {peer_id}"

@@ -11,7 +11,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.replication import canary
-from walferry.replication.finding import Finding, NotReplicatedError, peer_subject
+from walferry.replication.finding import Finding, NotReplicatedError, disabled, peer_subject
 from walferry.replication.sink import known_quotas, open_sink, sink_address, watched_peers
 from walferry.replication.sink_findings import Sink, sink_findings
 from walferry.replication.source_findings import source_findings
@@ -117,11 +117,7 @@ def _look(
     subject = peer_subject(peer.id)
     findings = []
     if not peer.enabled:
-        findings.append(
-            Finding(
-                "stop", subject, f"it is disabled, and keeps each log since: enable_peer '{peer.id}' in HBase's shell"
-            )
-        )
+        findings.append(disabled(peer.id))
     try:
         address = sink_address(spec, peer)
     except UsageError as error:

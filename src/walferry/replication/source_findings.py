@@ -8,7 +8,7 @@ from walferry.amounts import first_of
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.peers import PeerConfig
 from walferry.hbase.server_pages import MOST_ASKED, some_settings
-from walferry.replication.finding import BULK_LOADS, Finding
+from walferry.replication.finding import BULK_LOADS, NO_PEER, Finding
 
 _ON = "hbase.replication"
 _LOADS = "hbase.replication.bulkload.enabled"
@@ -20,10 +20,7 @@ _WITH_TAGS = "CodecWithTags"
 def source_findings(source: HBaseClient, peers: Sequence[PeerConfig]) -> Iterator[Finding]:
     """What the source's servers say in their settings (`/conf`), and what holds for all of its peers."""
     if not peers:
-        yield Finding(
-            "stop", "source", "it has no replication peer that leads to a cluster: nothing is replicated. In HBase's "
-            "shell: add_peer",
-        )  # fmt: skip
+        yield NO_PEER
     found = some_settings(source)
     if not found:
         yield Finding(

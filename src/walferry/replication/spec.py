@@ -44,7 +44,8 @@ class ReplicateSpec(BaseModel):
         title="Tables",
         default=["*"],
         min_length=1,
-        description="The tables that should be replicated, as ns:table; * stands for any characters.",
+        description="The tables that should be replicated, as ns:table; * stands for any characters. Each of them that "
+        "is not replicated whole is told.",
     )
     max_lag: int = Field(
         title="Largest lag, in seconds",
@@ -63,6 +64,7 @@ class ReplicateSpec(BaseModel):
         title="Minutes between two looks at the settings",
         default=15,
         ge=1,
+        le=1440,
         description="While it is watched: how often the settings of both clusters are looked at, as `plan` does.",
     )
     canary: bool = Field(

@@ -206,12 +206,16 @@ class RunFacts:
     """of a run of kind `keep`: how much of the changes a loss of the source would cost now"""
 
 
+_NOT_FOLLOWING: tuple[RunKind, ...] = ("watch", "pair", "replication")
+"""kinds of runs that lose nothing with a log"""
+
+
 def runs_on(ledger: Ledger, cluster: Cluster) -> list[RunRecord]:
     """Unfinished runs that read the log of this cluster, known by its root folder or its ZooKeeper node."""
     return [
         run
         for run in ledger.runs()
-        if run.state == "running" and run.kind not in ("watch", "pair") and _same_cluster(source_of(run), cluster)
+        if run.state == "running" and run.kind not in _NOT_FOLLOWING and _same_cluster(source_of(run), cluster)
     ]
 
 

@@ -11,13 +11,14 @@ import pytest
 from integration.migration.moves import cluster_keys
 from integration.replication.native import await_row, make_both, native_peer
 from walferry.embedded.cluster import MiniCluster
+from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.ledger import Ledger, RunLedger
 from walferry.replication import status, watching
 from walferry.replication.canary import table_of
-from walferry.replication.spec import recorded_replicate_spec
-from walferry.replication.watching import Seen, look_at_settings, open_watch, watch_once
+from walferry.replication.spec import ResolvedReplicateSpec
+from walferry.replication.watching import Seen, begin, watch_once
 from walferry.run.progress.state import state_of
 from walferry.run.spec import Cluster
 
@@ -39,12 +40,19 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def watch(book: Ledger, source: MiniCluster, target: MiniCluster, **keys: Any) -> RunLedger:
     clusters = {"source": cluster_keys(source), "target": cluster_keys(target)}
-    run = open_watch(book, {"name": "watched", **clusters, **keys}, lambda name: pytest.fail(name), "tester")
+    run = begin(book, {"name": "watched", **clusters, **keys}, lambda name: pytest.fail(name), "tester")
     return book.of(run)
 
 
 def texts(seen: Seen) -> str:
     return "; ".join(trouble.text for trouble in seen.troubles)
+
+
+def later(run: RunLedger) -> None:
+    """A quarter of an hour later, as far as the newest plan goes."""
+    plan = run.notes.get("replication plan")
+    assert plan is not None
+    run.notes.keep("replication plan", plan | {"at_ms": plan["at_ms"] - 15 * 60_000})
 
 
 @pytest.mark.usefixtures("brief")
@@ -63,7 +71,7 @@ def test_what_stops_edits_is_red_until_it_is_mended(
             sink.disable_table(table)
             at_source.put(table, [Cell(b"b", b"f", b"q", b"2")])
             assert texts(watch_once(run)) == "", "max_lag has not passed, and the settings are as last seen"
-            look_at_settings(run, recorded_replicate_spec(run.record))  # as a quarter of an hour later
+            later(run)
             seen = watch_once(run)
             assert f"{table}: it is disabled at the sink of peer {peer}" in texts(seen)
             assert (state_of(run).name, seen.stops) == ("stuck", 1)
@@ -72,6 +80,7 @@ def test_what_stops_edits_is_red_until_it_is_mended(
 
             sink.enable_table(table)
             await_row(target, table, b"b")
+            later(run)
             assert texts(watch_once(run)) == ""
             assert state_of(run).name == "following"
             assert len(run.peer_looks.since(0)) == 4
@@ -103,11 +112,14 @@ def test_a_sink_that_is_away_is_told_and_a_source_that_is_away_is_a_look_that_fa
     with native_peer(source, target, [table], key=key) as peer:
         clusters = {"source": cluster_keys(source)}
         spec = {"name": "astray", **clusters, "peer": peer, "tables": [table]}
-        run = book.of(open_watch(book, spec, lambda name: pytest.fail(name), "tester"))
+        run = book.of(begin(book, spec, lambda name: pytest.fail(name), "tester"))
         assert "/nothing has no HBase" in texts(watch_once(run))
         assert state_of(run).name == "stuck"
     away = Cluster.model_validate(cluster_keys(source) | {"zookeeper": "127.0.0.1:1"})
     spec = {"name": "away", "source": away.model_dump(), "tables": ["t"]}
-    gone = book.of(open_watch(book, spec, lambda name: pytest.fail(name), "tester"))
+    with pytest.raises(TransientError, match=r"127\.0\.0\.1:1"):
+        begin(book, spec, lambda name: pytest.fail(name), "tester")
+    recorded = ResolvedReplicateSpec.model_validate(spec).as_recorded()
+    gone = book.of(book.open_run("away", "tester", recorded, "tester", "replication").run_id)
     (trouble,) = watch_once(gone).troubles
-    assert (trouble.key, "127.0.0.1:1" in trouble.text, state_of(gone).name) == ("not looked at", True, "failed")
+    assert (trouble.event, "127.0.0.1:1" in trouble.text, state_of(gone).name) == ("unwatched", True, "failed")

@@ -285,7 +285,7 @@ def test_a_run_that_keeps_moments_misses_no_log_that_it_has_copied_even_if_the_c
 
 def test_what_is_seen_of_each_peer_arrives_with_its_run_and_peer(statsd: socket.socket) -> None:
     looks = (PeerLook("east", 1, 61_500, 900, 80, 7, 1, 2), PeerLook("west", 1, None, 0, 0, 0, 0, 0))
-    emit_replication("pair-1", Seen((), looks, stops=3, canary_seconds=4.25))
+    emit_replication("pair-1", Seen((), True, looks, stops=3, canary_seconds=4.25))
     names = ("unshipped_bytes", "pinned_bytes", "waiting_files", "lost_logs", "stuck_queues")
     of_peers = {
         f"airflow.walferry.replication_{name},run=pair-1,peer={peer}": f"{value}|g"
@@ -297,3 +297,6 @@ def test_what_is_seen_of_each_peer_arrives_with_its_run_and_peer(statsd: socket.
         "airflow.walferry.replication_canary_seconds,run=pair-1": "4.25|g",
         "airflow.walferry.replication_lag_seconds,run=pair-1,peer=east": "61.5|g",
     }
+    emit_replication("pair-1", Seen((), looked=False))
+    with pytest.raises(TimeoutError):
+        statsd.recv(1024)

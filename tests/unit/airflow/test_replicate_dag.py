@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
 
-from unit.replication.watch_ledger import STOP, Clusters, peer, waiting
+from unit.replication.watch_ledger import SERVER, STOP, Clusters, peer, waiting
 from walferry.airflow import metrics, watch_alerts
 from walferry.airflow.dags import hbase_replicate
 from walferry.airflow.dags import replicate as dag_module
@@ -19,6 +20,7 @@ from walferry.airflow.sensors import ReplicationSensor
 from walferry.airflow.triggers import NextLookTrigger
 from walferry.ledger import Ledger
 from walferry.process import open_ledger
+from walferry.replication import watching
 from walferry.replication.spec import ReplicateSpec
 from walferry.run.progress.state import state_of
 
@@ -143,8 +145,37 @@ def test_a_source_that_does_not_answer_is_told_and_the_next_look_follows(
     clusters.fault = "ZooKeeper at zk:2181 does not answer"
     looked(run)
     looked(run)
-    assert [one["what"] for one in messages] == [["not looked at"]]
+    assert [(one["event"], one["what"]) for one in messages] == [("unwatched", ["queues"])]
     assert clusters.fault in messages[0]["message"]
+
+
+def test_a_look_that_fails_ends_no_trouble_and_a_new_one_is_told_alone(
+    plan: Callable[..., str], clusters: Clusters, messages: list[dict[str, Any]]
+) -> None:
+    run = plan()
+    clusters.peers = (peer(waiting(301)),)
+    looked(run)
+    clusters.fault = "ZooKeeper at zk:2181 does not answer"
+    looked(run)
+    clusters.fault = ""
+    clusters.peers = (peer(waiting(361), replace(waiting(400), server="rs2,16020,2", writer="rs2,16020,2")),)
+    looked(run)
+    assert [one["event"] for one in messages] == ["replication", "unwatched", "replication"]
+    assert "rs2,16020,2" in messages[2]["message"]
+    assert SERVER not in messages[2]["message"]
+
+
+def test_a_person_may_end_the_run_while_it_is_looked_at(
+    book: Ledger, plan: Callable[..., str], clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = plan()
+
+    def look(*_: Any) -> Any:
+        book.of(run).end("aborted", "kim", "no longer needed")
+        return clusters.status()
+
+    monkeypatch.setattr(watching, "look", look)
+    assert looks(run) == "aborted: no longer needed"
 
 
 def test_while_the_run_is_paused_nobody_looks(

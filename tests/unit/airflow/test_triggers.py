@@ -240,15 +240,24 @@ def test_a_connection_that_names_another_cluster_begins_a_run_of_its_own(ledger:
 
 class TestNextLook:
     def test_it_waits_for_its_seconds_and_a_triggerer_can_make_it_again(self, run_id: str) -> None:
-        _, arguments = NextLookTrigger(run_id, 0.2).serialize()
+        _, arguments = NextLookTrigger(run_id, 0.2, False).serialize()
         began = time.monotonic()
-        assert event_of(NextLookTrigger(**arguments)).payload == "running"
+        assert event_of(NextLookTrigger(**arguments)).payload == "it is time"
         assert 0.2 <= time.monotonic() - began < 5
 
-    def test_it_ends_with_the_run(self, ledger: Ledger, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(triggers, "ENDED_SECONDS", 0.05)
-        ledger.of(run_id).end("aborted", "kim", "no longer needed")
-        assert event_of(NextLookTrigger(run_id, 60)).payload == "aborted"
+    @pytest.mark.parametrize(("change", "why"), [("end", "aborted"), ("pause", "paused")])
+    def test_it_fires_once_a_person_has_changed_the_run(
+        self, ledger: Ledger, run_id: str, monkeypatch: pytest.MonkeyPatch, change: str, why: str
+    ) -> None:
+        monkeypatch.setattr(triggers, "CHANGED_SECONDS", 0.05)
+        if change == "end":
+            ledger.of(run_id).end("aborted", "kim", "no longer needed")
+        else:
+            ledger.set_paused(run_id, True, "kim")
+        assert event_of(NextLookTrigger(run_id, 60, False)).payload == why
+        if change == "pause":
+            ledger.set_paused(run_id, False, "kim")
+            assert event_of(NextLookTrigger(run_id, 60, True)).payload == "resumed"
 
 
 def event_of(trigger: NextLookTrigger) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from unit.migration.filled_ledger import CLUSTER
 from walferry.clock import now_ms
-from walferry.errors import TransientError, UsageError
+from walferry.errors import TransientError
 from walferry.ledger import Ledger, RunLedger
 from walferry.replication import watching
 from walferry.replication.canary import Arrival, Flown
@@ -19,7 +19,7 @@ from walferry.replication.finding import Finding
 from walferry.replication.plan import PeerPlan, ReplicationPlan
 from walferry.replication.status import PeerStatus, QueueStatus, ReplicationStatus
 from walferry.replication.unshipped import Edit
-from walferry.replication.watching import Seen, open_watch, watch_once
+from walferry.replication.watching import Seen, begin, watch_once
 from walferry.run.progress.states import StateName
 from walferry.run.spec import Cluster
 
@@ -57,8 +57,8 @@ def cluster(connection_id: str) -> Cluster:
 
 
 def opened(book: Ledger, owner: str = IN_AIRFLOW, **keys: Any) -> RunLedger:
-    """A run that has just been opened."""
-    return book.of(open_watch(book, PARAMS | keys, cluster, owner))
+    """A run that has just been opened; `Clusters` are there."""
+    return book.of(begin(book, PARAMS | keys, cluster, owner))
 
 
 class Clusters:
@@ -69,21 +69,22 @@ class Clusters:
         self.findings: list[Finding] = []
         self.flown: list[Flown] = []
         self.fault = ""
-        self.plan_fault = ""
+        self.plan_fault: Exception | None = None
         self.plans = 0
         patch.setattr(watching, "make_plan", lambda spec: self._plan())
-        patch.setattr(watching, "look", lambda spec, seconds: self._look())
+        patch.setattr(watching, "look", lambda spec, seconds: self.status())
         patch.setattr(watching, "fly_all", lambda spec, stopped, wait_s: self.flown)
 
     def _plan(self) -> ReplicationPlan:
         self._answer()
-        if self.plan_fault:
-            raise UsageError(self.plan_fault)
+        if self.plan_fault is not None:
+            raise self.plan_fault
         self.plans += 1
         plan = PeerPlan("east", True, False, "zk:2181:/hbase", "2.6.3", "0e1c", "all tables")
         return ReplicationPlan("2.6.3", "0e1c", [plan], {}, self.findings)
 
-    def _look(self) -> ReplicationStatus:
+    def status(self) -> ReplicationStatus:
+        """What a look at the queues shows."""
         self._answer()
         return ReplicationStatus("zk:2181/hbase", "0e1c", "2.6.3", now_ms(), 5.0, tuple(self.peers))
 
@@ -116,7 +117,7 @@ def brought_to(run: RunLedger, name: StateName, clusters: Clusters) -> None:
             clusters.seen(run)
             note = run.notes.get("replication now")
             assert note is not None
-            run.notes.keep("replication now", note | {"looked_ms": now_ms() - 181_000})
+            run.notes.keep("replication now", note | {"awake_ms": now_ms() - 181_000})
         case "paused":
             clusters.seen(run)
             run.whole.set_paused(run.run_id, True, "kim")

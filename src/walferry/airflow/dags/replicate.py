@@ -14,6 +14,7 @@ import logging
 from typing import Any
 
 from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk.exceptions import AirflowException
 
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
 from walferry.airflow.hook import airflow_connection
@@ -21,7 +22,7 @@ from walferry.airflow.links import BoardLink, add_links
 from walferry.airflow.operators import final_errors, record_trigger
 from walferry.airflow.sensors import ReplicationSensor
 from walferry.process import open_ledger
-from walferry.replication.spec import ReplicateSpec, recorded_replicate_spec
+from walferry.replication.spec import ReplicateSpec
 
 log = logging.getLogger(__name__)
 
@@ -35,17 +36,19 @@ PARAMS = spec_params(model=ReplicateSpec, keys=KEYS, defaults={})
 
 @task
 def plan() -> str:
-    """Open the run in the ledger, and look at the settings of both clusters. Returns the run's id."""
-    from walferry.replication.watching import look_at_settings, open_watch
+    """Look at the settings of both clusters, and open the run in the ledger. Returns the run's id."""
+    from walferry.replication.watching import begin
+    from walferry.run.heartbeat import RunBusyError
     from walferry.run.notes.watched_replication import kept_plan
 
     context = get_current_context()
     with final_errors(), open_ledger() as ledger:
-        run_id = open_watch(ledger, dict(context["params"]), airflow_connection, f"airflow {context['run_id']}")
+        try:
+            run_id = begin(ledger, dict(context["params"]), airflow_connection, f"airflow {context['run_id']}")
+        except RunBusyError as busy:  # a look for an earlier DAG run is about to end
+            raise AirflowException(str(busy)) from None
         record_trigger(ledger, run_id, context)
-        part = ledger.of(run_id)
-        look_at_settings(part, recorded_replicate_spec(part.record))
-        for finding in (kept_plan(part) or {"findings": ()})["findings"]:
+        for finding in (kept_plan(ledger.of(run_id)) or {"findings": ()})["findings"]:
             log.info("%s: %s: %s", finding["level"], finding["subject"], finding["message"])
         return run_id
 

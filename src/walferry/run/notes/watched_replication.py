@@ -11,6 +11,8 @@ from walferry.ledger import RunLedger
 _NOW, _LOOK, _PLAN, _CANARY, _UNSEEN = (
     "replication now", "replication queues", "replication plan", "replication canary", "replication not looked at",
 )  # fmt: skip
+WATCH = "watch"
+"""the label of the heartbeat of a process that looks"""
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,13 @@ class Watched:
     oldest_age_ms: int | None
     """of the oldest edit that was not shipped; 0: none waited; None: it could not be told"""
     unshipped_bytes: int
+    awake_ms: int = 0
+    """when the look ended, or, while the run was paused, when the watch last found it so"""
 
     @property
     def overdue_ms(self) -> int:
         """From when on the next look is overdue: after three more should have been."""
-        return self.looked_ms + 1000 * max(180, 3 * self.look_seconds)
+        return self.awake_ms + 1000 * max(180, 3 * self.look_seconds)
 
 
 @dataclass(frozen=True)
@@ -43,13 +47,18 @@ class Unseen:
 
     def describe(self) -> str:
         """The failures as a sentence."""
-        return f"it cannot be looked at since {shown_utc(self.since_ms)}: {self.reason}"
+        return f"it cannot be looked at since {shown_utc(self.since_ms, '%Y-%m-%d ')}: {self.reason}"
 
 
 def keep_watched(ledger: RunLedger, now: Watched, peers: list[dict[str, Any]]) -> None:
     """Keep what a look has found; `peers`: their queues, as plain values."""
-    ledger.notes.keep(_NOW, asdict(now), also=ledger.notes.keeping(_LOOK, {"peers": peers}))
+    ledger.notes.keep(_NOW, asdict(now) | {"awake_ms": now_ms()}, also=ledger.notes.keeping(_LOOK, {"peers": peers}))
     ledger.notes.drop(_UNSEEN)
+
+
+def keep_awake(ledger: RunLedger) -> None:
+    """Keep that the watch goes on while the run is paused."""
+    ledger.notes.change(_NOW, lambda kept: None if kept is None else kept | {"awake_ms": now_ms()})
 
 
 def watched(ledger: RunLedger) -> Watched | None:

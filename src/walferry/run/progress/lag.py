@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from walferry import clock
 from walferry.ledger import Round, RunLedger
-from walferry.run.notes.watched_replication import Watched, watched
+from walferry.run.notes.watched_replication import unseen, watched
 from walferry.run.phases import phases_of
 from walferry.run.recorded_spec import options_of
 
@@ -107,7 +107,7 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
     if run.state != "running":
         return Lag(None, "the run has ended", longest)
     if run.kind == "replication":
-        return _replicated(watched(ledger))
+        return _replicated(ledger)
     if run.kind == "drain":
         if oldest_waiting_ms is None:
             return Lag(None, "hbase_wal_watch measures the lag of a drain", longest)
@@ -124,10 +124,13 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
     return Lag(seconds, "", max(longest or 0.0, seconds))
 
 
-def _replicated(now: Watched | None) -> Lag:
-    """As of the last look: the age of the oldest edit that HBase has not shipped."""
+def _replicated(ledger: RunLedger) -> Lag:
+    """As of the newest look: the age of the oldest edit that HBase has not shipped."""
+    now = watched(ledger)
     if now is None:
         return Lag(None, "nobody has looked yet", None)
+    if ledger.record.paused or unseen(ledger) is not None or now.overdue_ms < clock.now_ms():
+        return Lag(None, f"nobody has looked since {clock.shown_utc(now.looked_ms, '%Y-%m-%d ')}", None)
     if now.oldest_age_ms is None:
         return Lag(None, "how old the oldest edit is that waits, could not be told", None)
     return Lag(round(now.oldest_age_ms / 1000, 1), "", None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from walferry.clock import now_ms, shown_utc
 from walferry.ledger import RunLedger, RunRecord
-from walferry.run.notes.watched_replication import unseen, watched
+from walferry.run.heartbeat import alive
+from walferry.run.notes.watched_replication import WATCH, unseen, watched
 from walferry.run.progress.states import State, meaning, state_at
 
 
@@ -18,8 +19,8 @@ def replication_state(ledger: RunLedger, run: RunRecord) -> State:
         return State("failed", failing.describe(), step, "", failing.since_ms, error=failing.reason)
     if now is None:
         return state_at("not started", meaning("not started", run).cause, None, run)
-    if now.overdue_ms < now_ms():
-        cause = f"nobody has looked since {shown_utc(now.looked_ms)}"
+    if now.overdue_ms < now_ms() and WATCH not in alive(ledger):
+        cause = f"nobody has looked since {shown_utc(now.looked_ms, '%Y-%m-%d ')}"
         return State("interrupted", cause, meaning("interrupted", run).next_step, "", now.looked_ms)
     step = meaning(now.state, run).next_step.replace("NAME", run.name)
     return State(now.state, now.cause, step, "", now.since_ms)

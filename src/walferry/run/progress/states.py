@@ -229,10 +229,10 @@ OF_REPLICATION: Mapping[StateName, Kind] = {
     ),
     "stuck": Kind(
         "red",
-        "edits do not arrive: a queue has not shipped one for longer than `max_lag`, a setting stops them, or a canary "
-        "has not arrived",
+        "edits do not arrive: a queue has not shipped one for longer than `max_lag`, a setting stops them, a canary "
+        "has not arrived, or the settings cannot be looked at",
         "do what the cause names; `walferry replicate status` and `plan` show all of it. It passes once a look finds "
-        "it mended",
+        "it mended, for a canary once the next one has arrived",
     ),
     "gap": Kind(
         "red",

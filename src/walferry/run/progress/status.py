@@ -65,7 +65,7 @@ def _status(ledger: RunLedger) -> Status:
         whom=state.whom,
         since_ms=state.since_ms,
         ended=run.state != "running",
-        phase=state.phase or "not started",
+        phase=state.phase or ("watch" if run.kind == "replication" else "not started"),
         error=state.error or None,
         error_class=state.error_class or None,
         percent=100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
