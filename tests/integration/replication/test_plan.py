@@ -162,6 +162,27 @@ def test_a_key_that_leads_to_no_cluster_to_none_with_servers_or_to_the_source_it
     ]
 
 
+def test_a_port_that_the_sources_servers_do_not_reach_is_shown_by_the_canary(
+    at_source: HBaseClient, at_target: HBaseClient, source: MiniCluster, target: MiniCluster, add: Any, plan: Plan
+) -> None:
+    """The peer's key leads to nodes that name the sink and a region server of it behind a port where nobody answers, as
+    a firewall makes it look; walferry itself reaches the sink."""
+    table, zk = make_both(at_source, at_target), at_target.zk
+    own = canary.table_of(at_source.cluster_id())
+    zk.create("/blocked/hbaseid", at_target.cluster_id().encode(), makepath=True)
+    zk.create("/blocked/rs/127.0.0.1,1,1", makepath=True)
+    try:
+        peer = add(table, own, key=f"{target.address.zookeeper}:/blocked")
+        answer = plan("--canary", "--wait", "10", target=target, peer=peer, tables=[table])
+    finally:
+        zk.delete("/blocked", recursive=True)
+    assert stops(answer) == []
+    for port in source.ports.region_servers:
+        assert f"canary: peer {peer}: the row written at 127.0.0.1:{port} has not arrived in 10 s" in answer.stdout
+    assert "the names and ports that they have in its ZooKeeper" in answer.stderr.splitlines()[-1]
+    assert answer.returncode == 1
+
+
 def test_a_loop_is_named(
     at_source: HBaseClient, at_target: HBaseClient, source: MiniCluster, target: MiniCluster, add: Any, plan: Plan
 ) -> None:
