@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from walferry.errors import UsageError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.zookeeper import Server
 
@@ -49,6 +50,12 @@ def table_text(name: pb.TableName) -> str:
     """A table's name as HBase writes it: "qualifier" in the default namespace, else "namespace:qualifier"."""
     namespace, qualifier = name.namespace.decode(), name.qualifier.decode()
     return qualifier if namespace == DEFAULT_NAMESPACE else f"{namespace}:{qualifier}"
+
+
+def name_text(name: bytes) -> str:
+    r"""The name of a family or namespace for people: HBase lets it have any bytes but a few. What is not UTF-8 comes as
+    "\xff"; a backslash itself no name can have (ColumnFamilyDescriptorBuilder.isLegalColumnFamilyName)."""
+    return name.decode(errors="backslashreplace")
 
 
 @dataclass(frozen=True)
@@ -110,12 +117,23 @@ class TableDescriptor:
 
     @cached_property
     def families(self) -> dict[str, Family]:
-        """The column families by name."""
+        """The column families by name. Raises UsageError for a name that is not UTF-8, which no text can stand for in
+        requests and files."""
+        if unnamed := sorted(name for name in self.shown_families if "\\" in name):
+            raise UsageError(
+                f"table {self.name} has the family {unnamed[0]}, whose name is not UTF-8: walferry cannot work with it",
+                table=self.name,
+            )
+        return self.shown_families
+
+    @cached_property
+    def shown_families(self) -> dict[str, Family]:
+        """The column families by `name_text`."""
         families = {}
         for family in self.schema.column_families:
             # Not all are text: ENCRYPTION_KEY is a wrapped key.
             attributes = {pair.first.decode(): pair.second.decode("utf-8", "replace") for pair in family.attributes}
-            families[family.name.decode()] = Family(family.name.decode(), attributes)
+            families[name_text(family.name)] = Family(name_text(family.name), attributes)
         return families
 
     @property

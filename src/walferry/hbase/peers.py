@@ -13,7 +13,7 @@ from walferry.errors import UsageError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import peers_by_rpc, peers_in_zookeeper
 from walferry.hbase.calls import Calls
-from walferry.hbase.descriptors import DEFAULT_NAMESPACE, table_text
+from walferry.hbase.descriptors import DEFAULT_NAMESPACE, name_text, table_text
 from walferry.hbase.errors import RemoteError, unknown_there
 from walferry.hbase.retry import retry_call
 from walferry.hbase.versions import By
@@ -80,11 +80,6 @@ def _families_by_table(tables: Iterable[pb.TableCF]) -> dict[str, frozenset[str]
 
 def _texts(names: Iterable[bytes]) -> frozenset[str]:
     return frozenset(map(name_text, names))
-
-
-def name_text(name: bytes) -> str:
-    """The name of a family or namespace, which HBase lets have any bytes but a few."""
-    return name.decode(errors="backslashreplace")
 
 
 class Peers(Protocol):

@@ -9,8 +9,8 @@ from uuid import UUID
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import name_text
 from walferry.hbase.errors import RemoteTransientError, ServerGoneError, TableNotFoundError
-from walferry.hbase.peers import name_text
 from walferry.hbase.quotas import exceeded_quota
 from walferry.replication.sink import known_quotas, open_sink
 

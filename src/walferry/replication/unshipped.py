@@ -16,7 +16,8 @@ from walferry.formats.entries import entry_scopes, index_entry_cells
 from walferry.formats.markers import Marker
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, cluster_ids
-from walferry.hbase.peers import PeerConfig, name_text
+from walferry.hbase.descriptors import name_text
+from walferry.hbase.peers import PeerConfig
 from walferry.hbase.replication_queues import Queue
 from walferry.hbase.rowkey import shown_row
 from walferry.storage import FileSystem

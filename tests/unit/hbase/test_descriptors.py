@@ -29,6 +29,14 @@ def test_a_familys_attributes_are_read_with_hbases_units_and_defaults() -> None:
     assert not b.new_version_behavior
 
 
+def test_a_family_that_is_not_utf_8_is_shown_and_never_taken_for_another() -> None:
+    table = new_table("t", {"d": {}})
+    table.schema.column_families.add(name=b"\xffd")
+    assert list(table.shown_families) == ["d", r"\xffd"]
+    with pytest.raises(UsageError, match=r"table t has the family \\xffd, whose name is not UTF-8"):
+        _ = table.families
+
+
 def test_an_attribute_is_replaced_and_the_original_is_left_alone() -> None:
     table = new_table("t", {"f": {}})
     closed = table.with_attribute("READONLY", "true")
