@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from walferry.amounts import first_of
 from walferry.errors import WalferryError
 
 BULK_LOADS = "bulk loads"
@@ -40,3 +42,8 @@ def disabled(peer_id: str) -> Finding:
 def peer_subject(peer_id: str) -> str:
     """The subject of findings about a peer itself."""
     return f"peer {peer_id}"
+
+
+def families_text(names: Collection[str]) -> str:
+    """Families of a table by name."""
+    return f"{'family' if len(names) == 1 else 'families'} {first_of(sorted(names))}"

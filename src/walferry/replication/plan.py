@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from walferry.amounts import amount, first_of
-from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.replication import canary
 from walferry.replication.finding import Finding, NotReplicatedError, disabled, peer_subject
-from walferry.replication.sink import known_quotas, open_sink, sink_address, watched_peers
-from walferry.replication.sink_findings import Sink, sink_findings
+from walferry.replication.sink import PlaceOrWhy, Sink, address_or_why, sink_address, sinks_of, watched_peers
+from walferry.replication.sink_findings import sink_findings
+from walferry.replication.sink_tables import sink_tables
 from walferry.replication.source_findings import source_findings
 from walferry.replication.spec import ResolvedReplicateSpec
 from walferry.replication.table_findings import nobody_findings, sink_table_findings, table_findings
@@ -84,20 +85,16 @@ def examine(
     """The plan for these peers and tables."""
     source_id = source.cluster_id()
     findings = list(source_findings(source, peers))
-    plans = []
+    places = {peer.id: address_or_why(partial(sink_address, spec, peer)) for peer in peers}
+    sinks = sinks_of(peers, places, source_id)
     for peer in peers:
-        sink, found = _look(spec, source, source_id, peer, tables)
-        findings += found
-        version, cluster_id = (None, None) if sink is None else (sink.version, sink.cluster_id)
-        plans.append(
-            PeerPlan(
-                peer.id, peer.enabled, peer.serial, peer.cluster_key, version, cluster_id, what_it_replicates(peer)
-            )
-        )
+        place, sink = places[peer.id], sinks[peer.id]
+        findings += [*_own_findings(peer), *sink_findings(spec, source_id, peer, place, sink)]
+        findings += _of_sink_tables(peer, place, sink, tables)
     findings += [finding for table in tables.values() for finding in table_findings(table)]
     findings += nobody_findings(tables, peers)
     return ReplicationPlan(
-        source.version(), source_id, plans,
+        source.version(), source_id, [_peer_plan(peer, sinks[peer.id]) for peer in peers],
         {
             name: {family: [peer.id for peer in peers if peer.replicates(name, family)] for family in table.families}
             for name, table in tables.items()
@@ -106,35 +103,25 @@ def examine(
     )  # fmt: skip
 
 
-def _look(
-    spec: ResolvedReplicateSpec,
-    source: HBaseClient,
-    source_id: str,
-    peer: PeerConfig,
-    tables: Mapping[str, TableDescriptor],
-) -> tuple[Sink | None, list[Finding]]:
-    """What is found about one peer and its sink; None: the sink was not reached."""
-    subject = peer_subject(peer.id)
-    findings = []
+def _peer_plan(peer: PeerConfig, sink: Sink) -> PeerPlan:
+    return PeerPlan(
+        peer.id, peer.enabled, peer.serial, peer.cluster_key, sink.version, sink.cluster_id, what_it_replicates(peer)
+    )
+
+
+def _own_findings(peer: PeerConfig) -> Iterator[Finding]:
     if not peer.enabled:
-        findings.append(disabled(peer.id))
-    try:
-        address = sink_address(spec, peer)
-    except UsageError as error:
-        return None, [*findings, Finding("warn", subject, f"its sink was not examined: {error}")]
-    with open_sink(address) as client:
-        sink, found = sink_findings(spec, source_id, peer, client)
-        findings += found
-        if sink is not None and sink.version is not None:
-            covered = {
-                name: [family for family in table.families if peer.replicates(name, family)]
-                for name, table in tables.items()
-            }
-            quotas = known_quotas(client)
-            for name, families in covered.items():
-                if families:
-                    findings += sink_table_findings(tables[name], families, peer, client, quotas)
-    return sink, findings
+        yield disabled(peer.id)
+
+
+def _of_sink_tables(
+    peer: PeerConfig, place: PlaceOrWhy, sink: Sink, tables: Mapping[str, TableDescriptor]
+) -> Iterator[Finding]:
+    if sink.version is None or isinstance(place, str):
+        return
+    shipped = {name: [one for one in table.families if peer.replicates(name, one)] for name, table in tables.items()}
+    for name, there in sink_tables(place, {name: of for name, of in shipped.items() if of}).items():
+        yield from sink_table_findings(tables[name], shipped[name], peer, there)
 
 
 def what_it_replicates(peer: PeerConfig) -> str:

@@ -3,72 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from walferry.errors import TransientError, UsageError, WalferryError
-from walferry.hbase.client import HBaseClient
+from walferry.errors import UsageError, WalferryError
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.errors import ServerGoneError
 from walferry.hbase.peers import PeerConfig, peer_configs
-from walferry.hbase.zookeeper import ZooKeeper
 from walferry.replication.finding import Finding, peer_subject
-from walferry.replication.sink import cluster_id_at, keyed_address, open_sink
+from walferry.replication.sink import PlaceOrWhy, Sink, cluster_id_at, keyed_address, open_sink
 from walferry.replication.spec import ResolvedReplicateSpec
-
-HBASE_ID = "hbaseid"
-
-
-@dataclass(frozen=True)
-class Sink:
-    """A sink that answers in ZooKeeper. `version`: None if its master does not answer."""
-
-    cluster_id: str
-    version: str | None
 
 
 def sink_findings(
-    spec: ResolvedReplicateSpec, source_id: str, peer: PeerConfig, sink: HBaseClient
-) -> tuple[Sink | None, list[Finding]]:
-    """What is at the place that the peer names; None if nothing is, or it does not answer."""
-    subject = peer_subject(peer.id)
-    place = f"ZooKeeper at {sink.address.zookeeper}, {sink.address.znode}"
-    try:
-        sink_id, servers = sink.cluster_id(), sink.servers()
-    except ServerGoneError:
-        return None, [
-            Finding("stop", subject, f"{place} has no HBase{_others(sink.zookeeper)}. Its key: {peer.cluster_key}")
-        ]
-    except TransientError as error:
-        return None, [Finding("stop", subject, f"its sink does not answer from here: {error}")]
-    except WalferryError as error:  # a login that is refused, for example
-        return None, [Finding("warn", subject, f"its sink was not examined: {error}")]
-    found = [
-        *_identity(spec, source_id, sink_id, peer, subject),
-        *_cost(peer, subject),
-    ]
-    if not servers:
-        found.append(Finding("stop", subject, f"{place} has an HBase without a live region server"))
-    try:
-        version = sink.version()
-    except WalferryError as error:
-        found.append(Finding("warn", subject, f"the tables of its sink were not compared: {error}"))
-        return Sink(sink_id, None), found
-    try:
-        found += _onwards(source_id, sink, subject)
-    except WalferryError as error:
-        found.append(Finding("note", subject, f"whether its sink replicates onwards is not known: {error}"))
-    return Sink(sink_id, version), found
-
-
-def _identity(
-    spec: ResolvedReplicateSpec, source_id: str, sink_id: str, peer: PeerConfig, subject: str
+    spec: ResolvedReplicateSpec, source_id: str, peer: PeerConfig, place: PlaceOrWhy, sink: Sink
 ) -> Iterator[Finding]:
-    if sink_id == source_id:
-        yield Finding(
-            "stop", subject, f"source and sink have the same cluster id ({source_id}), so HBase takes the sink for the "
-            "source itself and ships nothing (ReplicationSource)",
-        )  # fmt: skip
-    if spec.target is None:
+    """What is wrong at the place that the peer leads to, and what it costs."""
+    subject = peer_subject(peer.id)
+    if sink.fault is not None:
+        what = "takes no changes" if sink.proved else "was not examined"
+        stops = sink.proved or sink.silent
+        yield Finding("stop" if stops else "warn", subject, f"its sink {what}: {sink.fault}")
+    yield from _cost(peer, subject)
+    if sink.servers is None or isinstance(place, str):
         return
+    if spec.target is not None:
+        yield from _keyed(spec, sink, peer, subject)
+    if sink.version is None:
+        yield Finding("warn", subject, f"the tables of its sink were not compared: {sink.master_fault}")
+        return
+    try:
+        yield from _onwards(source_id, place, subject)
+    except WalferryError as error:
+        yield Finding("note", subject, f"whether its sink replicates onwards is not known: {error}")
+
+
+def _keyed(spec: ResolvedReplicateSpec, sink: Sink, peer: PeerConfig, subject: str) -> Iterator[Finding]:
+    """Whether the peer's key leads to the target."""
     try:
         with open_sink(keyed_address(peer.cluster_key, spec.source.address())) as keyed:
             keyed_id = keyed.cluster_id()
@@ -77,24 +46,11 @@ def _identity(
             "stop" if isinstance(error, ServerGoneError) else "warn", subject, f"where its key leads: {error}"
         )
         return
-    if keyed_id != sink_id:
+    if keyed_id != sink.cluster_id:
         yield Finding(
             "stop", subject, f"its key {peer.cluster_key} leads to another cluster ({keyed_id}) than the target "
-            f"({sink_id})",
+            f"({sink.cluster_id})",
         )  # fmt: skip
-
-
-def _others(zookeeper: ZooKeeper) -> str:
-    """Where else in this ensemble there is an HBase."""
-    try:
-        top = ZooKeeper(zookeeper.hosts, "")
-        try:
-            found = [name for name in top.children("") if top.read(f"{name}/{HBASE_ID}") is not None]
-        finally:
-            top.close()
-    except WalferryError:
-        return ""
-    return f", but {' and '.join(f'/{name}' for name in found)} has" if found else ""
 
 
 def _cost(peer: PeerConfig, subject: str) -> Iterator[Finding]:
@@ -114,13 +70,13 @@ def _cost(peer: PeerConfig, subject: str) -> Iterator[Finding]:
         yield Finding("note", subject, f"each region server ships at most {peer.bandwidth} bytes per second to it")
 
 
-def _onwards(source_id: str, sink: HBaseClient, subject: str) -> Iterator[Finding]:
+def _onwards(source_id: str, place: ClusterAddress, subject: str) -> Iterator[Finding]:
     """Where the sink itself replicates to."""
-    for peer in peer_configs(sink):
-        if not peer.is_hbase:
-            continue
+    with open_sink(place) as sink:
+        peers = [peer for peer in peer_configs(sink) if peer.is_hbase]
+    for peer in peers:
         try:
-            third_id = cluster_id_at(keyed_address(peer.cluster_key, sink.address))
+            third_id = cluster_id_at(keyed_address(peer.cluster_key, place))
         except UsageError:
             third_id = None
         if third_id == source_id:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from walferry.amounts import first_of
 from walferry.clock import now_ms, steady_s
 from walferry.errors import UsageError
-from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.hbase.replication_queues import (
@@ -24,8 +23,8 @@ from walferry.hbase.replication_queues import (
 )
 from walferry.hbase.versions import By
 from walferry.hbase.zookeeper import first_server
-from walferry.replication.causes import PERHAPS, Sink, look_at_sink, refusing_tables
-from walferry.replication.sink import cluster_id_at, keyed_address, sink_address, watched_peers
+from walferry.replication.causes import PERHAPS, refusing_tables
+from walferry.replication.sink import PlaceOrWhy, Sink, addresses_of, sinks_of, watched_peers
 from walferry.replication.spec import ResolvedReplicateSpec
 from walferry.replication.unshipped import Edit, Unshipped, unshipped
 from walferry.storage import FileSystem
@@ -189,7 +188,7 @@ def look(spec: ResolvedReplicateSpec, seconds: float = 0) -> ReplicationStatus:
             )
         peers, cluster_id = watched_peers(spec, peer_configs(source)), source.cluster_id()
         addresses = addresses_of(spec, peers)
-        sinks = _sinks(addresses, cluster_id)
+        sinks = sinks_of(peers, addresses, cluster_id)
         take = partial(taken, source, files, address.wal_path)
         before = take() if seconds else None
         time.sleep(seconds)
@@ -200,43 +199,6 @@ def look(spec: ResolvedReplicateSpec, seconds: float = 0) -> ReplicationStatus:
         found = [_peer(peer, sinks[peer.id], addresses[peer.id], waiting[peer.id], known) for peer in peers]
     ordered = tuple(sorted(found, key=worst_peer))
     return ReplicationStatus(address.cluster, cluster_id, version, now.at_ms, seconds, ordered)
-
-
-def addresses_of(spec: ResolvedReplicateSpec, peers: Sequence[PeerConfig]) -> dict[str, ClusterAddress | str]:
-    """Where each peer leads, or why that cannot be told.
-
-    A target stands for the peer that the spec names. If it names none, others may lead elsewhere: it stands for those
-    whose key leads to its cluster, or cannot be followed.
-    """
-    if spec.target is None or spec.peer is not None:
-        return {peer.id: _address_or_why(partial(sink_address, spec, peer)) for peer in peers}
-    target, source = spec.target.address(), spec.source.address()
-    keyed = {peer.id: _address_or_why(partial(keyed_address, peer.cluster_key, source)) for peer in peers}
-    places = {target, *(place for place in keyed.values() if isinstance(place, ClusterAddress))}
-    with ThreadPoolExecutor(READERS, thread_name_prefix="key") as pool:
-        ids: dict[ClusterAddress | str, str | None] = dict(zip(places, pool.map(cluster_id_at, places), strict=True))
-    return {
-        peer: place if ids[target] is not None and ids.get(place) not in (None, ids[target]) else target
-        for peer, place in keyed.items()
-    }
-
-
-def _address_or_why(address: Callable[[], ClusterAddress]) -> ClusterAddress | str:
-    try:
-        return address()
-    except UsageError as error:
-        return error.message
-
-
-def _sinks(addresses: Mapping[str, ClusterAddress | str], source_id: str) -> dict[str, Sink]:
-    """The sink of each peer: several that are away are waited for at the same time."""
-    places = {place for place in addresses.values() if isinstance(place, ClusterAddress)}
-    with ThreadPoolExecutor(READERS, thread_name_prefix="sink") as pool:
-        looks = {place: pool.submit(look_at_sink, place, source_id) for place in places}
-    return {
-        peer: looks[place].result() if isinstance(place, ClusterAddress) else Sink("", fault=place, proved=False)
-        for peer, place in addresses.items()
-    }
 
 
 def taken(source: HBaseClient, files: FileSystem, root: str) -> Look:
@@ -260,7 +222,7 @@ def _logs(queue: Queue) -> list[str]:
     return [name for names in queue.logs.values() for name in names]
 
 
-def _peer(peer: PeerConfig, sink: Sink, place: ClusterAddress | str, waiting: int, known: Known) -> PeerStatus:
+def _peer(peer: PeerConfig, sink: Sink, place: PlaceOrWhy, waiting: int, known: Known) -> PeerStatus:
     queues = [queue for queue in known.now.queues if queue.peer == peer.id and queue.logs]
     with ThreadPoolExecutor(READERS, thread_name_prefix="queue") as readers:
         found = list(readers.map(partial(_unshipped, peer, sink, known), queues))
@@ -278,8 +240,8 @@ def _peer(peer: PeerConfig, sink: Sink, place: ClusterAddress | str, waiting: in
     ends = {name: end for read in found for name, end in read.ends.items()}
     others = {name for queue in known.now.queues if queue.peer != peer.id for name in _logs(queue)}
     return PeerStatus(
-        peer.id, peer.enabled, peer.serial, sink if sink.address else replace(sink, address=peer.cluster_key),
-        sum(queue.length for queue in queues), sum(_length(name, known.now.wals, ends) for name in names),
+        peer.id, peer.enabled, peer.serial, sink, sum(queue.length for queue in queues),
+        sum(_length(name, known.now.wals, ends) for name in names),
         sum(queue.bytes for queue in shown), any(queue.bytes_at_least for queue in shown),
         pinned_bytes(known.now.wals, names, others), waiting, servers_without_queue(peer, known),
         tuple(sorted(shown, key=worst_queue)),
@@ -392,7 +354,7 @@ def _writer(load: SourceLoad) -> str:
 
 
 def causes_of(
-    queue: QueueStatus, found: Unshipped, peer: PeerConfig, sink: Sink, refusals: Mapping[str, str]
+    queue: QueueStatus, found: Unshipped, peer: PeerConfig, sink: Sink, refusals: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """Why a queue is stuck, or may be, and what is wrong with its logs; what is proved comes first. `refusals`: why the
     sink refuses edits, by table."""
@@ -404,7 +366,7 @@ def causes_of(
         causes.append("its server is dead, and no other server has claimed the queue yet")
     if sink.fault is not None:
         causes.append(sink.fault if sink.proved else f"{PERHAPS}its cluster takes no changes: {sink.fault}")
-    causes += [refusals[table] for table in sorted(found.tables) if table in refusals]
+    causes += [cause for table in sorted(found.tables) for cause in refusals.get(table, ())]
     causes.sort(key=lambda cause: cause.startswith(PERHAPS))
     if queue.moving or (causes and not causes[0].startswith(PERHAPS)):
         return causes

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from walferry.amounts import amount, first_of
 from walferry.clock import duration, iso
+from walferry.replication.finding import families_text
 from walferry.replication.status import PeerStatus, QueueStatus, ReplicationStatus
 
 
@@ -23,7 +24,10 @@ def _peer(peer: PeerStatus) -> Iterator[str]:
     if peer.sink.fault is not None:
         yield f"  its cluster: {peer.sink.fault}"
     elif peer.sink.servers is not None:
-        yield f"  its cluster: {peer.sink.cluster_id}, {amount(peer.sink.servers, 'region server')}"
+        version = f"HBase {peer.sink.version}, " if peer.sink.version else ""
+        silent = f"; its master does not answer: {peer.sink.master_fault}" if peer.sink.master_fault else ""
+        servers = amount(peer.sink.servers, "region server")
+        yield f"  its cluster: {version}{peer.sink.cluster_id}, {servers}{silent}"
     if peer.pinned_bytes:
         yield f"  only this peer keeps {_size(peer.pinned_bytes)} in oldWALs"
     if peer.servers_without_queue:
@@ -83,10 +87,9 @@ def _queue(queue: QueueStatus, peer: PeerStatus) -> Iterator[str]:
         facts.append(f"caught up in about {duration(queue.catch_up_s)} if nothing else is written")
     yield f"  {_state(queue, peer)}: {'; '.join(facts)}"
     if (edit := queue.oldest) is not None and (queue.stuck or not peer.enabled):
-        families = f"{'family' if len(edit.families) == 1 else 'families'} {', '.join(edit.families)}"
         what = "a bulk load into" if edit.row is None else f"row '{edit.row}' of"
         yield (
-            f"    waits: {what} {edit.table}, {families}, written {iso(edit.write_ms)}: "
+            f"    waits: {what} {edit.table}, {families_text(edit.families)}, written {iso(edit.write_ms)}: "
             f"{edit.file} at byte {edit.offset}"
         )  # fmt: skip
     for cause in queue.causes:

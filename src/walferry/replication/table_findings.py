@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from walferry.amounts import first_of
-from walferry.errors import WalferryError
-from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Family, TableDescriptor
-from walferry.hbase.errors import TableNotFoundError
 from walferry.hbase.peers import PeerConfig
-from walferry.hbase.quotas import exceeded_quota
-from walferry.replication.finding import Finding
+from walferry.replication.finding import Finding, families_text
+from walferry.replication.sink_tables import SinkTable
 
 SCOPE = "REPLICATION_SCOPE"
 _SEEN_BY_READERS = ("VERSIONS", "MIN_VERSIONS", "TTL", "KEEP_DELETED_CELLS", "NEW_VERSION_BEHAVIOR", "ENCRYPTION")
 """attributes of a family that decide what readers see, or who may"""
-_BLOCKS = "the first such edit stops all that is behind it in its log"
+_UNTIL_THEN = "Until then, the first such edit stops all that is behind it in its log"
 
 
 def is_replicated(family: Family) -> bool:
@@ -29,8 +26,9 @@ def table_findings(table: TableDescriptor) -> Iterator[Finding]:
     unscoped = sorted(name for name, family in table.families.items() if not is_replicated(family))
     if unscoped:
         changes = ", ".join(f"{{NAME => '{name}', {SCOPE} => '1'}}" for name in unscoped)
+        have, them = ("has", "it") if len(unscoped) == 1 else ("have", "them")
         yield Finding(
-            "stop", table.name, f"{_families(unscoped)} {SCOPE} 0, so no edit of {_these(unscoped)} is replicated: "
+            "stop", table.name, f"{families_text(unscoped)} {have} {SCOPE} 0, so no edit of {them} is replicated: "
             f"alter '{table.name}', {changes}. What was written before must be copied",
         )  # fmt: skip
     if table.durability == "SKIP_WAL":
@@ -60,43 +58,21 @@ def _to_add(peer: PeerConfig, table: str, families: Sequence[str]) -> str:
 
 
 def sink_table_findings(
-    table: TableDescriptor, families: Sequence[str], peer: PeerConfig, sink: HBaseClient, quotas: Mapping[str, str]
+    table: TableDescriptor, families: Sequence[str], peer: PeerConfig, there: SinkTable
 ) -> Iterator[Finding]:
-    """What is wrong with a table at a sink, as far as these families go. `quotas`: `exceeded_quotas` there."""
+    """What is wrong with a table at a sink, as far as these families go."""
     where = f"at the sink of peer {peer.id}"
-    try:
-        there = sink.describe(table.name)
-        enabled = sink.table_enabled(table.name)
-    except TableNotFoundError:
-        yield Finding("stop", table.name, f"there is no such table {where}: {_BLOCKS}. Create it there")
+    if there.unknown is not None:
+        yield Finding("warn", table.name, f"it was not compared with the one {where}: {there.unknown}")
+    for one in there.refusals:
+        yield Finding("stop", table.name, f"it {one.what} {where}: {one.then}. {_UNTIL_THEN}")
+    if there.descriptor is None:
         return
-    except WalferryError as error:
-        yield Finding("warn", table.name, f"it was not compared with the one {where}: {error}")
-        return
-    if whose := exceeded_quota(quotas, table.name):
-        yield Finding(
-            "stop", table.name, f"{where} the {whose} is over its quota of space ({quotas[whose]}): {_BLOCKS}"
-        )
-    if not enabled:
-        yield Finding("stop", table.name, f"it is disabled {where}: {_BLOCKS}")
-    if there.read_only:
-        yield Finding("stop", table.name, f"it is READONLY {where}: {_BLOCKS}")
-    missing = sorted(name for name in families if name not in there.families)
-    if missing:
-        yield Finding("stop", table.name, f"it has no family {first_of(missing)} {where}: {_BLOCKS}. Add it there")
-    for name in sorted(set(families) - set(missing)):
-        ours, theirs = table.families[name].effective, there.families[name].effective
+    for name in sorted(set(families) & there.descriptor.families.keys()):
+        ours, theirs = table.families[name].effective, there.descriptor.families[name].effective
         differences = [
             f"{key} is {ours.get(key, 'not set')} at the source, {theirs.get(key, 'not set')} there"
             for key in _SEEN_BY_READERS if ours.get(key) != theirs.get(key)
         ]  # fmt: skip
         if differences:
             yield Finding("warn", table.name, f"family {name} {where} differs: {'; '.join(differences)}")
-
-
-def _families(names: Sequence[str]) -> str:
-    return f"family {names[0]} has" if len(names) == 1 else f"families {first_of(names)} have"
-
-
-def _these(names: Sequence[str]) -> str:
-    return "it" if len(names) == 1 else "them"

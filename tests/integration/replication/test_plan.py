@@ -122,12 +122,14 @@ def test_what_lacks_at_the_sink_is_named(at_source: HBaseClient, at_target: HBas
     answer = plan(peer=peer, tables=[gone, off, closed, narrow, other])
     where = f"at the sink of peer {peer}"
     found = stops(answer)
-    assert [line.partition(": the first")[0] for line in found] == [
-        f"{gone}: there is no such table {where}",
-        f"{off}: it is disabled {where}",
-        f"{closed}: it is READONLY {where}",
-        f"{other}: it has no family g {where}",
-    ]
+    assert sorted(line.partition(". Until then, the first such edit")[0] for line in found) == sorted(
+        [
+            f"{gone}: it is missing {where}: create it there, with the family f",
+            f"{off}: it is disabled {where}: enable it",
+            f"{closed}: it is READONLY {where}: alter '{closed}', READONLY => 'false'",
+            f"{other}: it lacks the family g {where}: add it there",
+        ]
+    )
     assert f"warn: {other}: family f {where} differs: VERSIONS is not set at the source, 3 there" in answer.stdout
 
 
@@ -146,19 +148,20 @@ def test_a_key_that_leads_to_no_cluster_to_none_with_servers_or_to_the_source_it
     table, zk = make_both(at_source, at_target), at_target.zk
     zk.create("/moved/hbaseid", str(uuid.uuid4()).encode(), makepath=True)
     peer = add(table, key=f"{target.address.zookeeper}:/moved")
-    place = f"peer {peer}: ZooKeeper at {target.address.zookeeper}, /moved"
-    assert stops(plan(peer=peer, tables=[table])) == [f"{place} has an HBase without a live region server"]
+    sink = f"peer {peer}: its sink takes no changes: "
+    assert stops(plan(peer=peer, tables=[table])) == [f"{sink}no region server of it is alive"]
     (leads_elsewhere,) = stops(plan(peer=peer, tables=[table], target=target))
     assert leads_elsewhere.startswith(
         f"peer {peer}: its key {target.address.zookeeper}:/moved leads to another cluster"
     )
     zk.set("/moved/hbaseid", at_source.cluster_id().encode())
     assert stops(plan(peer=peer, tables=[table]))[0].startswith(
-        f"peer {peer}: source and sink have the same cluster id ({at_source.cluster_id()}), so HBase takes the sink"
+        f"{sink}it is the source itself, or a copy of it: both have the cluster id {at_source.cluster_id()}"
     )
     zk.delete("/moved", recursive=True)
     assert stops(plan(peer=peer, tables=[table])) == [
-        f"{place} has no HBase, but /hbase has. Its key: {target.address.zookeeper}:/moved"
+        f"{sink}there is no HBase below /moved of ZooKeeper at {target.address.zookeeper}, but there is one below "
+        "/hbase: correct the peer's key, or the `target`"
     ]
 
 
@@ -209,7 +212,9 @@ def test_a_table_over_its_quota_of_space_is_named(
     wait_until(lambda: f"table {table}" in exceeded_quotas(at_small), "the master does not see it")
     (line,) = stops(plan(peer=peer, tables=[table]))
     where = f"at the sink of peer {peer}"
-    assert line.startswith(f"{table}: {where} the table {table} is over its quota of space (NO_INSERTS): the first")
+    assert line.startswith(
+        f"{table}: it takes no writes {where}: the table {table} is over its quota of space (NO_INSERTS). Until then"
+    )
 
 
 def test_a_source_without_a_peer_replicates_nothing(at_source: HBaseClient, at_target: HBaseClient, plan: Plan) -> None:

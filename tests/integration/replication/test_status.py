@@ -176,7 +176,7 @@ def test_a_family_that_the_sink_lacks_is_named(
         at_source.modify_table(both)
         at_source.put(table, [Cell(ROW, b"e", b"q", b"1")])
         queue = the_stuck(status_of(source, peer))
-        assert queue.causes == (f"table {table} of the sink lacks the family e: add it there",)
+        assert queue.causes == (f"table {table} lacks the family e at the sink: add it there",)
         at_target.modify_table(both)
         await_row(target, table, ROW)
 

@@ -1,4 +1,4 @@
-"""Why a sink takes no changes, as far as its answers tell."""
+"""Why a sink refuses edits of a table, as far as its answers tell."""
 
 from __future__ import annotations
 
@@ -11,16 +11,9 @@ from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor, new_table
-from walferry.hbase.errors import (
-    AccessDeniedError,
-    RequestTimeoutError,
-    ServerGoneError,
-    TableNotFoundError,
-    ZooKeeperError,
-)
-from walferry.replication import causes
-from walferry.replication import sink as sinks
-from walferry.replication.causes import look_at_sink, refusing_tables
+from walferry.hbase.errors import AccessDeniedError, RequestTimeoutError, TableNotFoundError
+from walferry.replication import sink_tables
+from walferry.replication.causes import refusing_tables
 
 ADDRESS = ClusterAddress("zk:2181")
 DENIED = AccessDeniedError("this user may not")
@@ -44,41 +37,20 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> type[HBaseClient]:
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(causes, "open_sink", Sink)
-    monkeypatch.setattr(Sink, "cluster_id", lambda _: "0e1c")
-    monkeypatch.setattr(Sink, "servers", lambda _: [])
+    monkeypatch.setattr(sink_tables, "open_sink", Sink)
+    monkeypatch.setattr(Sink, "describe", lambda _, table: new_table(table, {"d": {}}))
     monkeypatch.setattr(Sink, "table_enabled", lambda *_: True)
-    monkeypatch.setattr(sinks, "exceeded_quotas", lambda _: {})
+    monkeypatch.setattr(sink_tables, "exceeded_quotas", lambda _: {})
     return Sink
-
-
-@pytest.mark.parametrize(
-    ("error", "proved"),
-    [(ServerGoneError("no hbaseid"), True), (ZooKeeperError("no answer"), False), (DENIED, False)],
-    ids=["no HBase", "ZooKeeper is silent", "access denied"],
-)
-def test_only_what_stops_everybody_is_proved(
-    sink: type[HBaseClient], monkeypatch: pytest.MonkeyPatch, error: WalferryError, proved: bool
-) -> None:
-    monkeypatch.setattr(sink, "cluster_id", raising(error))
-    found = look_at_sink(ADDRESS, "source")
-    assert (found.proved, "from here" in (found.fault or "")) == (proved, not proved)
-
-
-@pytest.mark.parametrize("source_id", ["0e1c", "another"], ids=["own cluster id", "no live servers"])
-def test_an_own_cluster_id_and_no_live_server_are_proved(sink: type[HBaseClient], source_id: str) -> None:
-    found = look_at_sink(ADDRESS, source_id)
-    assert found.fault is not None
-    assert found.proved
 
 
 def test_quotas_that_may_not_be_asked_for_do_not_hide_a_missing_table(
     sink: type[HBaseClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks, "exceeded_quotas", raising(DENIED))
+    monkeypatch.setattr(sink_tables, "exceeded_quotas", raising(DENIED))
     monkeypatch.setattr(sink, "describe", raising(TableNotFoundError("gone")))
     assert refusing_tables(ADDRESS, {"t": frozenset({"d"})}) == {
-        "t": "table t is missing at the sink: create it there, with the family d"
+        "t": ["table t is missing at the sink: create it there, with the family d"]
     }
 
 
@@ -90,8 +62,8 @@ def test_a_table_that_cannot_be_asked_for_does_not_hide_another(
 
     monkeypatch.setattr(sink, "describe", describe)
     found = refusing_tables(ADDRESS, {"denied": frozenset({"d"}), "gone": frozenset({"d"})})
-    assert found["denied"] == "perhaps the sink refuses table denied: it cannot be asked from here: this user may not"
-    assert found["gone"].startswith("table gone is missing")
+    assert found["denied"] == ["perhaps the sink refuses table denied: it cannot be asked from here: this user may not"]
+    assert found["gone"][0].startswith("table gone is missing")
 
 
 def test_a_master_that_does_not_answer_is_waited_for_once(
@@ -116,4 +88,17 @@ def test_a_family_that_is_not_utf_8_is_compared_as_it_is_shown(
     monkeypatch.setattr(sink, "describe", lambda *_: table)
     assert refusing_tables(ADDRESS, {"t": frozenset({"d", r"\xff"})}) == {}
     (why,) = refusing_tables(ADDRESS, {"t": frozenset({r"\xfe"})}).values()
-    assert why == r"table t of the sink lacks the family \xfe: add it there"
+    assert why == [r"table t lacks the family \xfe at the sink: add it there"]
+
+
+def test_all_that_is_wrong_with_a_table_is_told(sink: type[HBaseClient], monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = new_table("s:t", {"d": {}}).with_attribute("READONLY", "true")
+    monkeypatch.setattr(sink, "describe", lambda *_: closed)
+    monkeypatch.setattr(sink, "table_enabled", lambda *_: False)
+    monkeypatch.setattr(sink_tables, "exceeded_quotas", lambda _: {"namespace s": "NO_INSERTS"})
+    assert refusing_tables(ADDRESS, {"s:t": frozenset({"d", "f", "e"})})["s:t"] == [
+        "table s:t is disabled at the sink: enable it",
+        "table s:t lacks the families e, f at the sink: add them there",
+        "table s:t is READONLY at the sink: alter 's:t', READONLY => 'false'",
+        "perhaps table s:t takes no writes at the sink: the namespace s is over its quota of space (NO_INSERTS)",
+    ]

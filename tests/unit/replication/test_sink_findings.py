@@ -1,43 +1,30 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import replace
 
 import pytest
 
-from walferry.errors import WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.client import HBaseClient
-from walferry.hbase.errors import AccessDeniedError, LoginRefusedError, ServerGoneError, ZooKeeperError
+from walferry.hbase.errors import AccessDeniedError
 from walferry.hbase.peers import PeerConfig
 from walferry.replication import sink_findings as looking
-from walferry.replication.sink_findings import Sink, sink_findings
+from walferry.replication.sink import Sink
+from walferry.replication.sink_findings import sink_findings
 from walferry.replication.spec import ResolvedReplicateSpec
 from walferry.run.spec import Cluster
 
 SOURCE = Cluster(zookeeper="src:2181", webhdfs="http://nn:9870", rootdir="/hbase")
 SPEC = ResolvedReplicateSpec(source=SOURCE, target=None)
 PEER = PeerConfig.of("p", True, pb.ReplicationPeer(clusterkey="zk:2181:/hbase", serial=True))
+SINK = Sink("zk:2181/hbase", "sink-id", 1, version="2.6.3")
 
 
-def raising(error: WalferryError) -> Any:
-    def fail(*_: object) -> Any:
-        raise error
-
-    return fail
-
-
-def found(**answers: Any) -> tuple[Sink | None, list[str]]:
-    """What is found at a sink that gives these answers, without the note about SERIAL."""
-    given: dict[str, Any] = {
-        "address": ClusterAddress("zk:2181"), "zookeeper": None, "cluster_id": lambda: "sink-id",
-        "servers": lambda: ["rs"], "version": lambda: "2.6.3", **answers,
-    }  # fmt: skip
-    sink, findings = sink_findings(SPEC, "source-id", PEER, cast(HBaseClient, cast(Any, SimpleNamespace(**given))))
-    lines = [f"{one.level}: {one.message}" for one in findings if "SERIAL" not in one.message]
-    assert {one.subject for one in findings} <= {"peer p"}
-    return sink, lines
+def found(sink: Sink) -> list[str]:
+    """What is found at a sink, without the note about SERIAL."""
+    findings = list(sink_findings(SPEC, "source-id", PEER, ClusterAddress("zk:2181"), sink))
+    assert {one.subject for one in findings} == {"peer p"}
+    return [f"{one.level}: {one.message}" for one in findings if "SERIAL" not in one.message]
 
 
 @pytest.fixture(autouse=True)
@@ -45,50 +32,39 @@ def onwards(monkeypatch: pytest.MonkeyPatch) -> list[PeerConfig]:
     """The sink's own peers."""
     peers: list[PeerConfig] = []
     monkeypatch.setattr(looking, "peer_configs", lambda _: peers)
-    monkeypatch.setattr(looking, "_others", lambda _: ", but /hbase has")
     return peers
 
 
 def test_a_sink_that_works_is_told_without_a_finding() -> None:
-    assert found() == (Sink("sink-id", "2.6.3"), [])
+    assert found(SINK) == []
 
 
-def test_a_login_that_one_sink_refuses_ends_no_plan() -> None:
-    error = LoginRefusedError("it does not let p@R log in", server="zk", principal="p@R", reason="no")
-    assert found(cluster_id=raising(error)) == (None, [f"warn: its sink was not examined: {error}"])
+def test_only_a_sink_that_takes_nothing_or_does_not_answer_is_a_stop() -> None:
+    gone = Sink("zk", fault="there is no HBase below /x")
+    assert found(gone) == ["stop: its sink takes no changes: there is no HBase below /x"]
+    away = Sink("zk", fault="ZooKeeper did not answer", proved=False, silent=True)
+    assert found(away) == ["stop: its sink was not examined: ZooKeeper did not answer"]
+    refused = replace(away, fault="it does not let p@R log in", silent=False)
+    assert found(refused) == ["warn: its sink was not examined: it does not let p@R log in"]
 
 
-def test_a_sink_that_is_away_gone_or_without_servers_is_a_stop() -> None:
-    away = ZooKeeperError("ZooKeeper at zk:2181 did not answer", zookeeper="zk:2181")
-    assert found(servers=raising(away)) == (None, [f"stop: its sink does not answer from here: {away}"])
-    gone = "stop: ZooKeeper at zk:2181, /hbase has no HBase, but /hbase has. Its key: zk:2181:/hbase"
-    assert found(cluster_id=raising(ServerGoneError("no"))) == (None, [gone])
-    idle = "stop: ZooKeeper at zk:2181, /hbase has an HBase without a live region server"
-    assert found(servers=list) == (Sink("sink-id", "2.6.3"), [idle])
+def test_a_sink_without_servers_is_a_stop_and_still_examined(onwards: list[PeerConfig]) -> None:
+    onwards.append(PeerConfig.of("q", True, pb.ReplicationPeer(clusterkey="a URI")))
+    assert found(replace(SINK, servers=0, fault="no region server of it is alive")) == [
+        "stop: its sink takes no changes: no region server of it is alive",
+        "note: its sink replicates onwards to a URI (peer q there)",
+    ]
 
 
-def test_who_may_not_see_the_sinks_peers_still_has_its_tables_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    denied = AccessDeniedError("only ADMIN may list peers")
-    monkeypatch.setattr(looking, "peer_configs", raising(denied))
-    assert found() == (
-        Sink("sink-id", "2.6.3"), [f"note: whether its sink replicates onwards is not known: {denied}"]
-    )  # fmt: skip
+def test_who_may_not_see_the_sinks_peers_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_: object) -> None:
+        raise AccessDeniedError("only ADMIN may list peers")
+
+    monkeypatch.setattr(looking, "peer_configs", denied)
+    assert found(SINK) == ["note: whether its sink replicates onwards is not known: only ADMIN may list peers"]
 
 
 def test_without_an_answer_of_its_master_no_table_is_compared() -> None:
-    error = ServerGoneError("there is no master")
-    assert found(version=raising(error)) == (
-        Sink("sink-id", None), [f"warn: the tables of its sink were not compared: {error}"]
-    )  # fmt: skip
-
-
-def test_a_sink_with_the_sources_id_gets_nothing() -> None:
-    _, (line,) = found(cluster_id=lambda: "source-id")
-    assert line.startswith(
-        "stop: source and sink have the same cluster id (source-id), so HBase takes the sink for the"
-    )
-
-
-def test_where_a_sink_replicates_onwards_is_noted(onwards: list[PeerConfig]) -> None:
-    onwards.append(PeerConfig.of("q", True, pb.ReplicationPeer(clusterkey="a URI")))
-    assert found()[1] == ["note: its sink replicates onwards to a URI (peer q there)"]
+    assert found(replace(SINK, version=None, master_fault="there is no master")) == [
+        "warn: the tables of its sink were not compared: there is no master"
+    ]

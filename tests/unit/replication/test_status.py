@@ -13,8 +13,9 @@ from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.peers import PeerConfig
 from walferry.hbase.replication_queues import Queue, SourceLoad
+from walferry.replication import sink as sinks
 from walferry.replication import status
-from walferry.replication.causes import Sink
+from walferry.replication.sink import Sink, addresses_of
 from walferry.replication.spec import ReplicateSpec, resolve_replicate
 from walferry.replication.status import (
     Known,
@@ -216,11 +217,11 @@ class TestPlaces:
     def places(
         self, monkeypatch: pytest.MonkeyPatch, ids: Mapping[str, str], peer: str | None, *keys: str
     ) -> list[str]:
-        monkeypatch.setattr(status, "cluster_id_at", lambda place: ids.get(place.zookeeper))
+        monkeypatch.setattr(sinks, "cluster_id_at", lambda place: ids.get(place.zookeeper))
         source, target = (Cluster(zookeeper=f"{name}:1", webhdfs="http://nn:1", rootdir="/") for name in ("s", "t"))
         spec = resolve_replicate(ReplicateSpec(source=source, target=target, peer=peer), pytest.fail)
         peers = [replace(PEER, id=key, cluster_key=key) for key in keys]
-        places = status.addresses_of(spec, peers)
+        places = addresses_of(spec, peers)
         return [place if isinstance(place, str) else place.zookeeper for place in places.values()]
 
     def test_a_target_stands_for_those_that_lead_to_its_cluster_or_cannot_be_followed(
@@ -279,7 +280,7 @@ class TestCauses:
     found = Unshipped(EDIT, {"shop:orders": frozenset({"d"})})
 
     def test_what_is_known_comes_without_the_advice_to_look_further(self) -> None:
-        refusals = {"shop:orders": "table shop:orders is missing", "else": "of another queue"}
+        refusals = {"shop:orders": ["table shop:orders is missing"], "else": ["of another queue"]}
         assert causes_of(STUCK, self.found, PEER, SINK, refusals) == ["table shop:orders is missing"]
         gone = replace(SINK, fault="no region server of it is alive")
         assert causes_of(STUCK, self.found, PEER, gone, {}) == ["no region server of it is alive"]
@@ -303,7 +304,7 @@ class TestCauses:
         dead = replace(STUCK, state="unclaimed")
         assert [cause.partition(" ")[0] for cause in causes_of(dead, self.found, PEER, away, {})] == ["its", "perhaps"]
         damaged = replace(STUCK, unreadable="g.5 is damaged")
-        refused, perhaps = causes_of(damaged, self.found, PEER, SINK, {"shop:orders": "table shop:orders is missing"})
+        refused, perhaps = causes_of(damaged, self.found, PEER, SINK, {"shop:orders": ["table shop:orders is missing"]})
         assert refused == "table shop:orders is missing"
         assert perhaps.startswith("perhaps its region server")
 
@@ -405,6 +406,13 @@ class TestLines:
         assert shown(replace(WATCHED, queues=(beyond,)))[2].endswith(
             "no edit to ship in what was read; what follows is at most 5 s old"
         )
+
+    def test_the_version_of_its_cluster_is_told_or_why_its_master_does_not_tell_it(self) -> None:
+        sink = replace(SINK, version="2.6.3")
+        assert shown(replace(WATCHED, sink=sink))[1] == "  its cluster: HBase 2.6.3, 0e1c, 2 region servers"
+        silent = replace(SINK, master_fault="no master")
+        line = "  its cluster: 0e1c, 2 region servers; its master does not answer: no master"
+        assert shown(replace(WATCHED, sink=silent))[1] == line
 
     def test_a_cluster_that_cannot_be_asked_and_no_peer_are_told(self) -> None:
         away = replace(WATCHED, sink=Sink("zk:1/hbase", fault="ZooKeeper at zk:1 did not answer"), queues=())
