@@ -96,7 +96,7 @@ def examine(
     return ReplicationPlan(
         source.version(), source_id, [_peer_plan(peer, sinks[peer.id]) for peer in peers],
         {
-            name: {family: [peer.id for peer in peers if peer.replicates(name, family)] for family in table.families}
+            name: {one: [peer.id for peer in peers if peer.replicates(name, one)] for one in table.shown_families}
             for name, table in tables.items()
         },
         findings, list(_better_replayed(tables, peers)),
@@ -119,7 +119,9 @@ def _of_sink_tables(
 ) -> Iterator[Finding]:
     if sink.version is None or isinstance(place, str):
         return
-    shipped = {name: [one for one in table.families if peer.replicates(name, one)] for name, table in tables.items()}
+    shipped = {
+        name: [one for one in table.shown_families if peer.replicates(name, one)] for name, table in tables.items()
+    }
     for name, there in sink_tables(place, {name: of for name, of in shipped.items() if of}).items():
         yield from sink_table_findings(tables[name], shipped[name], peer, there)
 
@@ -153,5 +155,5 @@ def _better_replayed(tables: Mapping[str, TableDescriptor], peers: Sequence[Peer
 def _needs_order(table: TableDescriptor) -> bool:
     return any(
         family.new_version_behavior or family.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper() != "FALSE"
-        for family in table.families.values()
+        for family in table.shown_families.values()
     )

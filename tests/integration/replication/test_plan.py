@@ -133,6 +133,25 @@ def test_what_lacks_at_the_sink_is_named(at_source: HBaseClient, at_target: HBas
     assert f"warn: {other}: family f {where} differs: VERSIONS is not set at the source, 3 there" in answer.stdout
 
 
+def test_a_family_that_is_not_utf_8_is_planned_and_waited_for(
+    at_source: HBaseClient, at_target: HBaseClient, add: Any, plan: Plan, tmp_path: Path
+) -> None:
+    table = make_both(at_source, at_target)
+    both = at_source.describe(table)
+    both.schema.column_families.add(name=b"\xff", attributes=both.schema.column_families[0].attributes)
+    at_source.modify_table(both)
+    peer = add(table)
+    answer = plan(peer=peer, tables=[table])
+    assert f"{table}: f by {peer}; \\xff by {peer}\n" in answer.stdout
+    (line,) = stops(answer)
+    assert line.startswith(f"{table}: it lacks the family \\xff at the sink of peer {peer}: add it there")
+    at_source.put(table, [Cell(b"r", b"\xff", b"q", b"v")])
+    told = json.loads(walferry(tmp_path, "replicate", "status", "replicate.yaml", "--json").stdout)
+    (edit,) = [one["oldest"] for one in told["peers"][0]["queues"] if one["oldest"]]
+    assert (edit["table"], edit["families"]) == (table, ["\\xff"])
+    at_target.modify_table(both)
+
+
 def test_a_disabled_peer_is_named(at_source: HBaseClient, at_target: HBaseClient, add: Any, plan: Plan) -> None:
     table = make_both(at_source, at_target)
     peer = add(table, enabled=False)
