@@ -36,11 +36,6 @@ class Queue:
         """Whether its writer is dead."""
         return self.writer != self.holder
 
-    @property
-    def length(self) -> int:
-        """How many logs it has."""
-        return sum(map(len, self.logs.values()))
-
 
 @dataclass(frozen=True)
 class SourceLoad:

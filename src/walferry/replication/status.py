@@ -41,12 +41,15 @@ Wals = Mapping[str, WalFile]
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """The logs of one region server that a peer has not shipped whole. Times in ms."""
+    """The logs of one region server, or of one of the groups that it writes at once (`hbase.wal.provider`), that a peer
+    has not shipped whole: each group is shipped by itself. Times in ms."""
 
     server: str
     """which ships them, "host,port,startcode" """
     writer: str
     """which wrote them: another one than `server` once it is dead and its queue is claimed"""
+    group: str
+    """of the logs: what their names begin with"""
     state: str
     """live; recovered: from a dead server; unclaimed: of a dead server, and nobody ships it yet"""
     logs: int
@@ -69,7 +72,7 @@ class QueueStatus:
     unreadable: str | None
     """why a log could not be read further; None: each was read as far as it had to be"""
     reported_lag_ms: int | None
-    """as the server reports it; None: it reports none"""
+    """as the server reports it, of all groups together; None: it reports none"""
     shipped_bytes: int | None
     """between the two looks; None with one look"""
     moving: bool | None
@@ -223,10 +226,11 @@ def _logs(queue: Queue) -> list[str]:
 
 
 def _peer(peer: PeerConfig, sink: Sink, place: PlaceOrWhy, waiting: int, known: Known) -> PeerStatus:
-    queues = [queue for queue in known.now.queues if queue.peer == peer.id and queue.logs]
+    queues = [queue for queue in known.now.queues if queue.peer == peer.id]
+    groups = [(queue, group) for queue in queues for group in queue.logs]
     with ThreadPoolExecutor(READERS, thread_name_prefix="queue") as readers:
-        found = list(readers.map(partial(_unshipped, peer, sink, known), queues))
-    shown = [queue_status(queue, read, peer, known) for queue, read in zip(queues, found, strict=True)]
+        found = list(readers.map(partial(_unshipped, peer, sink, known), groups))
+    shown = [queue_status(*one, read, peer, known) for one, read in zip(groups, found, strict=True)]
     tables: dict[str, frozenset[str]] = {}
     for one, read in zip(shown, found, strict=True):
         for table, families in read.tables.items() if one.stuck else ():
@@ -240,7 +244,7 @@ def _peer(peer: PeerConfig, sink: Sink, place: PlaceOrWhy, waiting: int, known: 
     ends = {name: end for read in found for name, end in read.ends.items()}
     others = {name for queue in known.now.queues if queue.peer != peer.id for name in _logs(queue)}
     return PeerStatus(
-        peer.id, peer.enabled, peer.serial, sink, sum(queue.length for queue in queues),
+        peer.id, peer.enabled, peer.serial, sink, sum(queue.logs for queue in shown),
         sum(_length(name, known.now.wals, ends) for name in names),
         sum(queue.bytes for queue in shown), any(queue.bytes_at_least for queue in shown),
         pinned_bytes(known.now.wals, names, others), waiting, servers_without_queue(peer, known),
@@ -248,8 +252,8 @@ def _peer(peer: PeerConfig, sink: Sink, place: PlaceOrWhy, waiting: int, known: 
     )  # fmt: skip
 
 
-def _unshipped(peer: PeerConfig, sink: Sink, known: Known, queue: Queue) -> Unshipped:
-    return unshipped(known.files, known.root, queue, known.now.wals, peer, sink.uuid)
+def _unshipped(peer: PeerConfig, sink: Sink, known: Known, one: tuple[Queue, str]) -> Unshipped:
+    return unshipped(known.files, known.root, *one, known.now.wals, peer, sink.uuid)
 
 
 def servers_without_queue(peer: PeerConfig, known: Known) -> tuple[str, ...]:
@@ -271,18 +275,19 @@ def pinned_bytes(wals: Wals, names: Collection[str], others: Collection[str]) ->
     return sum(file.length for file in only if file.place is Place.ARCHIVED)
 
 
-def queue_status(queue: Queue, found: Unshipped, peer: PeerConfig, known: Known) -> QueueStatus:
-    """A queue as it is now, without causes."""
-    now, oldest = known.now, found.oldest
-    lost = tuple(name for name in _logs(queue) if name in now.lost)
-    waiting = bytes_waiting(queue, now.wals, found.ends)
+def queue_status(queue: Queue, group: str, found: Unshipped, peer: PeerConfig, known: Known) -> QueueStatus:
+    """A group of a queue as it is now, without causes."""
+    now, oldest, logs = known.now, found.oldest, queue.logs[group]
+    lost = tuple(name for name in logs if name in now.lost)
+    waiting = bytes_waiting(queue, group, now.wals, found.ends)
     age = None if oldest is None else max(0, now.at_ms - oldest.write_ms)
     newest = None if found.whole or found.read_to_ms is None else max(0, now.at_ms - found.read_to_ms)
     shipped = seconds = None
     if known.before is not None:
         seconds = now.at_s - known.before.at_s
         earlier = known.earlier.get(_key(queue))
-        shipped = None if earlier is None else shipped_between(earlier, queue, known.lengths)
+        if earlier is not None and group in earlier.logs:
+            shipped = shipped_between(earlier, queue, group, known.lengths)
     # An edit that was written after the first look says nothing.
     had_to = oldest is not None and known.before is not None and oldest.write_ms < known.before.at_ms
     idle = found.whole and not had_to and not lost and not found.headless
@@ -292,12 +297,13 @@ def queue_status(queue: Queue, found: Unshipped, peer: PeerConfig, known: Known)
     return QueueStatus(
         server=queue.holder,
         writer=queue.writer,
+        group=group,
         state=state,
-        logs=queue.length,
+        logs=len(logs),
         lost_logs=lost,
         headless_logs=found.headless,
         bytes=waiting,
-        bytes_at_least=any(_may_have_more(names[-1], now.wals, found) for names in queue.logs.values()),
+        bytes_at_least=_may_have_more(logs[-1], now.wals, found),
         oldest=oldest,
         age_ms=age,
         read_whole=found.whole,
@@ -317,23 +323,16 @@ def _may_have_more(name: str, wals: Wals, found: Unshipped) -> bool:
     return name in wals and wals[name].place is not Place.ARCHIVED and name not in found.read_to_end
 
 
-def bytes_waiting(queue: Queue, wals: Wals, ends: Mapping[str, int]) -> int:
-    """Bytes of a queue's logs past its positions. `ends`: how many bytes of logs were read."""
-    total = 0
-    for group, names in queue.logs.items():
-        for name in names:
-            total += max(0, _length(name, wals, ends) - (queue.shipped[group] if name == names[0] else 0))
-    return total
+def bytes_waiting(queue: Queue, group: str, wals: Wals, ends: Mapping[str, int]) -> int:
+    """Bytes of a group's logs past its position. `ends`: how many bytes of logs were read."""
+    first, *others = (_length(name, wals, ends) for name in queue.logs[group])
+    return max(0, first - queue.shipped[group]) + sum(others)
 
 
-def shipped_between(before: Queue, after: Queue, lengths: Mapping[str, int]) -> int:
-    """Bytes by which the positions of a queue have moved on; at least so many, if logs came and went meanwhile."""
-    total = 0
-    for group, names in before.logs.items():
-        left = after.logs.get(group, ())
-        done = sum(lengths.get(name, 0) for name in names if name not in left)
-        total += done + after.shipped.get(group, 0) - before.shipped[group]
-    return max(0, total)
+def shipped_between(before: Queue, after: Queue, group: str, lengths: Mapping[str, int]) -> int:
+    """Bytes by which the position of a group has moved on; at least so many, if logs came and went meanwhile."""
+    done = sum(lengths.get(name, 0) for name in before.logs[group] if name not in after.logs[group])
+    return max(0, done + after.shipped[group] - before.shipped[group])
 
 
 def reported_lag(queue: Queue, loads: Sequence[SourceLoad]) -> int | None:
@@ -401,9 +400,9 @@ def _trouble(queue: QueueStatus) -> tuple[bool, bool, bool, bool]:
     return not queue.lost_logs, not queue.stuck, not queue.perhaps_stuck, not queue.unjudged
 
 
-def worst_queue(queue: QueueStatus) -> tuple[tuple[bool, ...], int, int, str]:
+def worst_queue(queue: QueueStatus) -> tuple[tuple[bool, ...], int, int, str, str]:
     """The key by which queues are shown in order."""
-    return _trouble(queue), -(queue.age_ms or 0), -queue.bytes, queue.writer
+    return _trouble(queue), -(queue.age_ms or 0), -queue.bytes, queue.writer, queue.group
 
 
 def worst_peer(peer: PeerStatus) -> tuple[tuple[bool, ...], int, int, str]:

@@ -55,19 +55,25 @@ def summary(peer: PeerStatus) -> str:
 
 
 def _troubles(peer: PeerStatus) -> Iterator[str]:
-    """How many queues are not as they should be; each counts once, as the worst that it is."""
+    """How many queues are not as they should be; each counts once, as the worst of its groups."""
     lost = sum(len(queue.lost_logs) for queue in peer.queues)
-    stuck = sum(queue.stuck for queue in peer.queues)
-    perhaps = sum(queue.perhaps_stuck for queue in peer.queues)
-    unjudged = sum(queue.unjudged and not queue.stuck and not queue.perhaps_stuck for queue in peer.queues)
+    stuck = {_whole(queue) for queue in peer.queues if queue.stuck}
+    perhaps = {_whole(queue) for queue in peer.queues if queue.perhaps_stuck} - stuck
+    unjudged = {_whole(queue) for queue in peer.queues if queue.unjudged} - stuck - perhaps
+    every = amount(len(set(map(_whole, peer.queues))), "queue")
     if lost:
         yield f"{amount(lost, 'log')} lost"
     if stuck:
-        yield f"{stuck} of {amount(len(peer.queues), 'queue')} stuck or slow"
+        yield f"{len(stuck)} of {every} stuck or slow"
     if perhaps:
-        yield f"{perhaps} of {amount(len(peer.queues), 'queue')} perhaps stuck"
+        yield f"{len(perhaps)} of {every} perhaps stuck"
     if unjudged:
-        yield f"{amount(unjudged, 'queue')} could not be judged"
+        yield f"{amount(len(unjudged), 'queue')} could not be judged"
+
+
+def _whole(queue: QueueStatus) -> tuple[str, str]:
+    """The queue of which this is a group."""
+    return queue.server, queue.writer
 
 
 def _waiting(one: PeerStatus | QueueStatus) -> str:
@@ -109,10 +115,13 @@ def word(queue: QueueStatus) -> str:
 
 
 def _state(queue: QueueStatus, peer: PeerStatus) -> str:
-    start = f"{word(queue)} {queue.server}".strip()
+    place = f"{word(queue)} {queue.server}".strip()
     if queue.state == "recovered":
-        return f"{start}, for {queue.writer}, which is dead"
-    return f"{start}, which is dead" if queue.state == "unclaimed" else start
+        place += f", for {queue.writer}, which is dead"
+    elif queue.state == "unclaimed":
+        place += ", which is dead"
+    several = sum(_whole(one) == _whole(queue) for one in peer.queues) > 1
+    return f"{place}, group {queue.group}" if several else place
 
 
 def _age(queue: QueueStatus) -> str:

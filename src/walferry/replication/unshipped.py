@@ -1,4 +1,4 @@
-"""The oldest edit of a queue that its peer has not shipped, read from the logs."""
+"""The oldest edit of a group of logs that a peer has not shipped, read from the logs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Unshipped:
-    """What a queue's logs have past the recorded position, as far as they were read."""
+    """What a group's logs have past the recorded position, as far as they were read."""
 
     oldest: Edit | None = None
     tables: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -73,41 +73,16 @@ class Unshipped:
 
 
 def unshipped(
-    files: FileSystem, root: str, queue: Queue, wals: Mapping[str, WalFile], peer: PeerConfig, sink: UUID | None
-) -> Unshipped:
-    """Read a queue's logs from their positions on until the first edit that its peer has to ship; MOST_BYTES at most.
+    files: FileSystem, root: str, queue: Queue, group: str, wals: Mapping[str, WalFile], peer: PeerConfig,
+    sink: UUID | None,
+) -> Unshipped:  # fmt: skip
+    """Read a group's logs from their position on until the first edit that its peer has to ship; MOST_BYTES at most for
+    all groups of the queue.
 
     `wals`: the logs as just listed, by name; others are passed over. `sink`: the peer's cluster, to which edits that
     came from there are not shipped; None if not known.
     """
-    found = [
-        _of_group(files, root, logs, queue.shipped[group], wals, peer, sink, MOST_BYTES // len(queue.logs))
-        for group, logs in queue.logs.items()
-    ]
-    first = min((one for one in found if one.oldest), key=_write_ms, default=None)
-    times = [one.read_to_ms for one in found if not one.whole]
-    known = [ms for ms in times if ms is not None]
-    return Unshipped(
-        None if first is None else first.oldest,
-        {} if first is None else first.tables,
-        all(one.whole for one in found),
-        min(known) if known and len(known) == len(times) else None,
-        {name: end for one in found for name, end in one.ends.items()},
-        frozenset(name for one in found for name in one.read_to_end),
-        tuple(name for one in found for name in one.headless),
-        next((one.unreadable for one in found if one.unreadable), None),
-    )
-
-
-def _write_ms(found: Unshipped) -> int:
-    assert found.oldest is not None
-    return found.oldest.write_ms
-
-
-def _of_group(
-    files: FileSystem, root: str, logs: Sequence[str], shipped: int, wals: Mapping[str, WalFile], peer: PeerConfig,
-    sink: UUID | None, left: int,
-) -> Unshipped:  # fmt: skip
+    logs, shipped, left = queue.logs[group], queue.shipped[group], MOST_BYTES // len(queue.logs)
     found: Edit | None = None
     tables: dict[str, frozenset[str]] = {}
     ends: dict[str, int] = {}

@@ -16,7 +16,7 @@ import yaml
 
 from integration.migration.moves import cluster_keys, unique
 from integration.replication.native import REPLICATED, await_row, native_peer
-from walferry.embedded.cluster import MiniCluster
+from walferry.embedded.cluster import MiniCluster, Ports
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.hbase.zookeeper import Server
@@ -38,6 +38,14 @@ ROW = b"row \x00 one"
 def at_target(target: MiniCluster) -> Iterator[HBaseClient]:
     with HBaseClient(target.address) as client:
         yield client
+
+
+@pytest.fixture
+def spread(tmp_path: Path) -> Iterator[MiniCluster]:
+    """A source whose server writes two groups of logs at once, its regions by turns."""
+    site = {"hbase.wal.provider": "multiwal", "hbase.wal.regiongrouping.numgroups": "2"}
+    with MiniCluster.start(tmp_path / "spread", ports=Ports.free(1), thrift=False, hbase_site=site) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -268,3 +276,36 @@ def test_the_queue_of_a_dead_server_is_shown_until_it_is_shipped(
         at_target.enable_table(table)
         await_row(target, table, ROW)
         awaited(lambda: not of_victim(), "the queue is still there")
+
+
+@pytest.mark.long
+def test_a_group_of_logs_that_is_stuck_is_not_hidden_by_another_one_that_moves(
+    spread: MiniCluster, target: MiniCluster, at_target: HBaseClient, at_once: None
+) -> None:
+    with (
+        HBaseClient(spread.address) as at_spread,
+        table_at_both(at_spread, at_target, "d") as refused,
+        table_at_both(at_spread, at_target, "d") as taken,
+        native_peer(spread, target, [refused, taken]) as peer,
+    ):
+        at_target.disable_table(refused)
+        for table in (refused, taken):
+            at_spread.put(table, [Cell(ROW, b"d", b"q", b"1")])
+        await_row(target, taken, ROW)
+
+        def waiting() -> list[QueueStatus]:
+            return [queue for queue in status_of(spread, peer).queues if queue.oldest]
+
+        awaited(lambda: len(waiting()) == 1, "the position of the other group did not move past its edit")
+        status = status_of(spread, peer, seconds=2)
+        stuck, other = status.queues
+        assert (stuck.server, stuck.writer) == (other.server, other.writer)
+        assert [group.rpartition(".")[2] for group in sorted((stuck.group, other.group))] == [
+            "regiongroup-0", "regiongroup-1",
+        ]  # fmt: skip
+        assert stuck.oldest is not None
+        assert (stuck.stuck, stuck.moving, stuck.oldest.table) == (True, False, refused)
+        assert stuck.causes == (f"table {refused} is disabled at the sink: enable it",)
+        assert (other.stuck, other.moving, other.causes) == (False, True, ())
+        at_target.enable_table(refused)
+        await_row(target, refused, ROW)

@@ -43,7 +43,7 @@ PEER = PeerConfig("1", True, "zk:2181:/hbase", "", True, {}, frozenset(), {}, fr
 EDIT = Edit("g.3", 812, "shop:orders", r"\x00one", ("d",), 1_700_000_000_000)
 SINK = Sink("zk:2181/hbase", "0e1c", 2)
 STUCK = QueueStatus(
-    SERVER, SERVER, "live", 2, (), (), 4_000_000, True, EDIT, 725_000, True, None, None, 724_000, None, None, None,
+    SERVER, SERVER, "g", "live", 2, (), (), 4_000_000, True, EDIT, 725_000, True, None, None, 724_000, None, None, None,
     True, False, (),
 )  # fmt: skip
 IDLE = replace(
@@ -66,17 +66,18 @@ def shown(*peers: PeerStatus) -> list[str]:
 
 
 class TestBytes:
-    def test_what_waits_begins_at_the_position_of_each_groups_oldest_log(self) -> None:
+    def test_what_waits_of_a_group_begins_at_the_position_of_its_oldest_log(self) -> None:
         one = queue({"g": ("g.1", "g.2"), "h": ("h.1",)}, {"g": 30, "h": 5})
-        assert bytes_waiting(one, wals({"g.1": 100, "g.2": 50, "h.1": 10}), {}) == 70 + 50 + 5
+        there = wals({"g.1": 100, "g.2": 50, "h.1": 10})
+        assert [bytes_waiting(one, group, there, {}) for group in "gh"] == [70 + 50, 5]
 
     def test_an_open_log_has_what_was_read_of_it(self) -> None:
         one = queue({"g": ("g.1",)}, {"g": 30})
-        assert bytes_waiting(one, wals({"g.1": 0}, Place.LIVE), {"g.1": 80}) == 50
-        assert bytes_waiting(one, wals({"g.1": 0}, Place.LIVE), {}) == 0
+        assert bytes_waiting(one, "g", wals({"g.1": 0}, Place.LIVE), {"g.1": 80}) == 50
+        assert bytes_waiting(one, "g", wals({"g.1": 0}, Place.LIVE), {}) == 0
 
     def test_a_log_without_a_file_has_none(self) -> None:
-        assert bytes_waiting(queue({"g": ("g.1", "g.2")}, {"g": 30}), wals({"g.2": 50}), {}) == 50
+        assert bytes_waiting(queue({"g": ("g.1", "g.2")}, {"g": 30}), "g", wals({"g.2": 50}), {}) == 50
 
     def test_only_archived_logs_that_no_other_peer_has_are_pinned_by_this_one(self) -> None:
         there = wals({"g.1": 100, "g.2": 10}) | wals({"g.3": 1}, Place.LIVE)
@@ -84,13 +85,13 @@ class TestBytes:
 
     @pytest.mark.parametrize(
         ("after", "shipped", "bytes"),
-        [(("g.1", "g.2"), 45, 15), (("g.2", "g.3"), 5, 75), (("g.3",), 5, 125), ((), 0, 120)],
-        ids=["in one log", "on to the next", "two logs", "the whole queue"],
+        [(("g.1", "g.2"), 45, 15), (("g.2", "g.3"), 5, 75), (("g.3",), 5, 125)],
+        ids=["in one log", "on to the next", "two logs"],
     )
     def test_shipped_is_by_how_much_the_position_moved(self, after: tuple[str, ...], shipped: int, bytes: int) -> None:
-        before = queue({"g": ("g.1", "g.2")}, {"g": 30})
-        now = queue({"g": after} if after else {}, {"g": shipped} if after else {})
-        assert shipped_between(before, now, {"g.1": 100, "g.2": 50, "g.3": 9}) == bytes
+        before = queue({"g": ("g.1", "g.2"), "h": ("h.1",)}, {"g": 30, "h": 0})
+        now = queue({"g": after, "h": ("h.1",)}, {"g": shipped, "h": 500})
+        assert shipped_between(before, now, "g", {"g.1": 100, "g.2": 50, "g.3": 9}) == bytes
 
 
 class TestQueue:
@@ -107,7 +108,7 @@ class TestQueue:
         before = Look(100.0, self.now_ms - 10_000, (queues[0],), there)
         now = Look(110.0, self.now_ms, (queues[1],), there)
         known = Known(Local(), "/", now, before if looks == 2 else None, frozenset({alive}), ())
-        return queue_status(queues[1], found, peer, known)
+        return queue_status(queues[1], "g", found, peer, known)
 
     def test_an_enabled_peer_is_stuck_once_its_oldest_edit_is_older_than_a_minute(self) -> None:
         assert self.status(Unshipped(EDIT)).stuck
@@ -122,6 +123,18 @@ class TestQueue:
         assert self.status(new).moving is True
         assert self.status(Unshipped()).moving is True
         assert self.status(Unshipped(EDIT), looks=1).moving is None
+
+    def test_a_group_that_is_stuck_is_not_hidden_by_another_that_moves(self) -> None:
+        names = {"g": ("g.1",), "h": ("h.1",), "new": ("new.1",)}
+        earlier = queue({"g": ("g.1",), "h": ("h.1",)}, {"g": 100, "h": 100})
+        later = queue(names, {"g": 100, "h": 600, "new": 50})
+        there = wals({"g.1": 1_000, "h.1": 2_000, "new.1": 100})
+        before, now = Look(100.0, self.now_ms - 10_000, (earlier,), there), Look(110.0, self.now_ms, (later,), there)
+        known = Known(Local(), "/", now, before, frozenset({SERVER}), ())
+        stuck, slow, new = (queue_status(later, group, Unshipped(EDIT), PEER, known) for group in names)
+        assert (stuck.group, stuck.moving, stuck.bytes, stuck.catch_up_s) == ("g", False, 900, None)
+        assert (slow.group, slow.moving, slow.bytes, slow.catch_up_s) == ("h", True, 1_400, 1_400 / 500 * 10)
+        assert (new.shipped_bytes, new.moving) == (None, None)  # it was not there at the first look
 
     def test_the_rest_takes_as_long_as_at_the_rate_between_the_looks(self) -> None:
         assert self.status(Unshipped(EDIT), shipped=(100, 600)).catch_up_s == 400 / 500 * 10
@@ -144,10 +157,6 @@ class TestQueue:
         assert self.status(new).moving is False
         assert self.status(Unshipped(whole=False)).perhaps_stuck
         assert not self.status(old, peer=replace(PEER, enabled=False)).perhaps_stuck
-        young = replace(EDIT, write_ms=self.now_ms - 5)
-        assert self.status(Unshipped(young, whole=False, read_to_ms=old.read_to_ms)).perhaps_stuck  # of two groups
-        assert not self.status(Unshipped(EDIT, whole=False, read_to_ms=old.read_to_ms)).perhaps_stuck
-        assert not self.status(Unshipped(young, whole=False, read_to_ms=new.read_to_ms)).perhaps_stuck
 
     def test_a_log_without_a_header_perhaps_stops_its_queue(self) -> None:
         headless = Unshipped(headless=("g.1",))
@@ -167,7 +176,7 @@ class TestQueue:
         gone = queue({"g": ("g.1", "g.2", "g.3")}, {"g": 0})
         now = Look(110.0, self.now_ms, (gone,), wals({"g.1": 5}), frozenset({"g.2", "of another queue"}))
         known = Known(Local(), "/", now, now, frozenset({SERVER}), ())
-        status = queue_status(gone, Unshipped(), PEER, known)
+        status = queue_status(gone, "g", Unshipped(), PEER, known)
         assert (status.lost_logs, status.moving) == (("g.2",), False)
 
     def test_a_live_server_without_a_queue_of_an_enabled_peer_is_named(self) -> None:
@@ -353,31 +362,46 @@ class TestLines:
         assert shown(replace(WATCHED, queues=(queue,)))[-1] == line
 
     def test_two_looks_tell_the_stuck_from_the_slow(self) -> None:
-        still, slow = replace(STUCK, moving=False, shipped_bytes=0), replace(STUCK, moving=True, catch_up_s=75.0)
+        still = replace(STUCK, moving=False, shipped_bytes=0)
+        slow = replace(STUCK, server=DEAD, writer=DEAD, moving=True, catch_up_s=75.0)
         (_, _, first, _, second, _) = shown(replace(WATCHED, queues=(still, slow)))
         assert first.startswith("  STUCK rs1,16020,1: ")
         assert first.endswith("; not moving")
-        assert second.startswith("  SLOW rs1,16020,1: ")
+        assert second.startswith("  SLOW rs2,16020,2: ")
         assert second.endswith("; caught up in about 1 min 15 s if nothing else is written")
 
     def test_the_summary_never_says_that_a_queue_ships_which_may_be_stuck_or_was_not_judged(self) -> None:
-        perhaps = replace(UNREAD, perhaps_stuck=True, younger_than_ms=70_000, reported_lag_ms=None)
-        unjudged = replace(UNREAD, unreadable="damaged", reported_lag_ms=None)
+        perhaps = replace(
+            UNREAD, server="b", writer="b", perhaps_stuck=True, younger_than_ms=70_000, reported_lag_ms=None
+        )  # fmt: skip
+        unjudged = replace(UNREAD, server="c", writer="c", unreadable="damaged", reported_lag_ms=None)
         lost = replace(IDLE, lost_logs=("g.2", "g.3"), reported_lag_ms=None)
         found = shown(replace(WATCHED, queues=(lost, perhaps, unjudged)))
         assert [found[0], *found[2:]] == [
             "peer 1 to zk:2181/hbase: 2 logs lost; 1 of 3 queues perhaps stuck; 1 queue could not be judged; 2 logs, "
             "at least 4.0 MB not shipped",
             "  LOG LOST rs1,16020,1: 1 log, 0 bytes not shipped; no edit waits in the logs that are there",
-            "  PERHAPS STUCK rs1,16020,1: 1 log, 0 bytes not shipped; no edit to ship in what was read; what follows "
+            "  PERHAPS STUCK b: 1 log, 0 bytes not shipped; no edit to ship in what was read; what follows "
             "is at most 1 min 10 s old",
-            "  NOT JUDGED rs1,16020,1: 1 log, 0 bytes not shipped; no edit to ship in what was read; how old what "
+            "  NOT JUDGED c: 1 log, 0 bytes not shipped; no edit to ship in what was read; how old what "
             "follows is, is not known",
         ]
         both = replace(STUCK, lost_logs=("g.2",))
         assert shown(replace(WATCHED, queues=(both,)))[2].startswith("  LOG LOST, STUCK OR SLOW rs1,16020,1: ")
         off = shown(replace(WATCHED, enabled=False, queues=(lost,)))[0]
         assert off == "peer 1 to zk:2181/hbase: 2 logs lost; disabled: keeps 2 logs, 9.0 MB"
+
+    def test_groups_have_lines_of_their_own_and_count_as_one_queue(self) -> None:
+        other = replace(IDLE, group="h", reported_lag_ms=None)
+        alone = replace(other, server=DEAD, writer=DEAD, state="unclaimed")
+        found = shown(replace(WATCHED, queues=(STUCK, replace(UNREAD, group="i", perhaps_stuck=True), other, alone)))
+        assert found[0].startswith("peer 1 to zk:2181/hbase: 1 of 2 queues stuck or slow; 2 logs, ")
+        assert [line.partition(": ")[0] for line in found if line.startswith("  ") and " bytes " in line] == [
+            "  PERHAPS STUCK rs1,16020,1, group i",
+            "  rs1,16020,1, group h",
+            "  rs2,16020,2, which is dead",
+        ]
+        assert found[2].startswith("  STUCK OR SLOW rs1,16020,1, group g: 2 logs, ")
 
     def test_files_of_bulk_loads_wait_even_if_no_edit_does(self) -> None:
         peer = replace(WATCHED, waiting_files=3, queues=(IDLE,))

@@ -19,7 +19,7 @@ from walferry.replication.unshipped import Unshipped, unshipped
 from walferry.storage import FileStatus, Local
 from walferry.wal.files import list_wals
 
-SERVER = "rs,1,2"
+SERVER, GROUP = "rs,1,2", "rs%2C1%2C2"
 SINK = UUID(int=7 << 64 | 9)
 FIRST, SECOND = "rs%2C1%2C2.7", "rs%2C1%2C2.8"
 ALL = pb.ReplicationPeer(clusterkey="zk:2181:/hbase", replicate_all=True)
@@ -41,7 +41,7 @@ def edit(
 
 
 def queue(*logs: str, shipped: int = 0) -> Queue:
-    return Queue("1", SERVER, SERVER, {"rs%2C1%2C2": logs}, {"rs%2C1%2C2": shipped})
+    return Queue("1", SERVER, SERVER, {GROUP: logs}, {GROUP: shipped})
 
 
 def found(
@@ -54,9 +54,11 @@ def found(
     return read_queue(root, queue(*contents, shipped=shipped), of, sink)
 
 
-def read_queue(root: Path, one: Queue, of: PeerConfig | None = None, sink: UUID | None = None) -> Unshipped:
+def read_queue(
+    root: Path, one: Queue, of: PeerConfig | None = None, sink: UUID | None = None, group: str = GROUP
+) -> Unshipped:
     wals = {file.name: file for file in list_wals(Local(), str(root))}
-    return unshipped(Local(), str(root), one, wals, of or peer(), sink)
+    return unshipped(Local(), str(root), one, group, wals, of or peer(), sink)
 
 
 def test_the_first_edit_past_the_position_is_named_with_its_place(tmp_path: Path) -> None:
@@ -162,40 +164,29 @@ def test_the_newest_log_is_read_on_to_its_end_and_others_are_not(
 
 
 def test_a_damaged_log_is_told(tmp_path: Path) -> None:
+    assert found(tmp_path / "none", {FIRST: b"no log of HBase"}).read_to_ms is None
     read = found(tmp_path, {FIRST: header() + edit(scopes={}) + b"\xff" * 40 + TRAILER})
     assert (read.oldest, read.whole) == (None, False)
     assert f"{FIRST} cannot be read past byte" in (read.unreadable or "")
 
 
-def test_of_two_groups_that_were_not_read_whole_the_older_limit_counts(
+def test_each_group_is_read_by_itself_up_to_its_share_of_the_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "MOST_BYTES", 900)
+    local = edit(scopes={}, write_time=3)
+    monkeypatch.setattr(reading, "MOST_BYTES", 2 * 20 * len(local))
     monkeypatch.setattr(reading, "BATCH_BYTES", 200)
-    groups = {"rs%2C1%2C2.a": 9, "rs%2C1%2C2.b": 3, "rs%2C1%2C2.c": 1}
+    contents = {"a": local * 10 + edit(row=b"a"), "b": local * 30 + edit(row=b"b")}
     folder = tmp_path / "WALs" / SERVER
     folder.mkdir(parents=True)
-    for group, ms in groups.items():
-        entries = 1 if ms == 1 else 100
-        (folder / f"{group}.7").write_bytes(header() + edit(scopes={}, write_time=ms) * entries)
-    logs = {group: (f"{group}.7",) for group in groups}
-    read = read_queue(tmp_path, Queue("1", SERVER, SERVER, logs, dict.fromkeys(groups, 0)))
-    assert (read.whole, read.read_to_ms) == (False, 3)
-
-
-def test_nothing_is_known_of_what_follows_if_a_group_was_not_read_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "MOST_BYTES", 200)
-    monkeypatch.setattr(reading, "BATCH_BYTES", 200)
-    folder = tmp_path / "WALs" / SERVER
-    folder.mkdir(parents=True)
-    (folder / "rs%2C1%2C2.a.7").write_bytes(header() + edit(scopes={}, write_time=3) * 100)
-    (folder / "rs%2C1%2C2.b.7").write_bytes(b"no log of HBase")
-    logs = {f"rs%2C1%2C2.{group}": (f"rs%2C1%2C2.{group}.7",) for group in "ab"}
-    read = read_queue(tmp_path, Queue("1", SERVER, SERVER, logs, dict.fromkeys(logs, 0)))
-    assert (read.whole, read.read_to_ms) == (False, None)
-    assert read.unreadable
+    for name, content in contents.items():
+        (folder / f"{GROUP}.{name}.7").write_bytes(header() + content)
+    logs = {f"{GROUP}.{name}": (f"{GROUP}.{name}.7",) for name in contents}
+    both = Queue("1", SERVER, SERVER, logs, dict.fromkeys(logs, 0))
+    near, far = (read_queue(tmp_path, both, group=group) for group in logs)
+    assert near.oldest is not None
+    assert (near.oldest.row, near.whole, list(near.ends)) == ("a", True, [f"{GROUP}.a.7"])
+    assert (far.oldest, far.whole, far.read_to_ms) == (None, False, 3)
 
 
 def test_an_edit_is_found_behind_many_that_are_not_shipped(tmp_path: Path) -> None:
@@ -266,8 +257,8 @@ def test_logs_are_not_looked_for_where_they_were_just_listed(tmp_path: Path) -> 
     (tmp_path / "oldWALs").mkdir()
     wals = {file.name: file for file in list_wals(Local(), str(tmp_path))}
     files = Counted()
-    assert unshipped(files, str(tmp_path), queue(FIRST), wals, peer(), None).whole
+    assert unshipped(files, str(tmp_path), queue(FIRST), GROUP, wals, peer(), None).whole
     assert asked == []
     (tmp_path / "WALs" / SERVER / FIRST).rename(tmp_path / "oldWALs" / FIRST)  # it moves while it is looked at
-    assert unshipped(files, str(tmp_path), queue(FIRST), wals, peer(), None).whole
+    assert unshipped(files, str(tmp_path), queue(FIRST), GROUP, wals, peer(), None).whole
     assert asked
