@@ -17,12 +17,14 @@ from walferry.replication.sink import open_sink
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why edits of a table are refused: it `what`, and `then` says what to do, or whose fault it is."""
+    """Why edits of a table are refused."""
 
     what: str
+    """is wrong, as a predicate of the table: "is missing" """
     then: str
+    """what to do about it"""
     proved: bool = True
-    """whether every edit is"""
+    """whether every edit is refused"""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,6 @@ def _sink_table(sink: HBaseClient, table: str, families: Collection[str], quotas
     if there.read_only:
         found.append(Refusal("is READONLY", f"alter '{table}', READONLY => 'false'"))
     if (whose := exceeded_quota(quotas, table)) is not None:
-        full = f"the {whose} is over its quota of space ({quotas[whose]})"
+        full = f"the {whose} is over its quota of space ({quotas[whose]}); raise it"
         found.append(Refusal("takes no writes", full, proved=False))
     return SinkTable(there, tuple(found))

@@ -232,7 +232,7 @@ def test_a_table_over_its_quota_of_space_is_named(
     (line,) = stops(plan(peer=peer, tables=[table]))
     where = f"at the sink of peer {peer}"
     assert line.startswith(
-        f"{table}: it takes no writes {where}: the table {table} is over its quota of space (NO_INSERTS). Until then"
+        f"{table}: it takes no writes {where}: the table {table} is over its quota of space (NO_INSERTS); raise"
     )
 
 

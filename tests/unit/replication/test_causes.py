@@ -100,5 +100,6 @@ def test_all_that_is_wrong_with_a_table_is_told(sink: type[HBaseClient], monkeyp
         "table s:t is disabled at the sink: enable it",
         "table s:t lacks the families e, f at the sink: add them there",
         "table s:t is READONLY at the sink: alter 's:t', READONLY => 'false'",
-        "perhaps table s:t takes no writes at the sink: the namespace s is over its quota of space (NO_INSERTS)",
+        "perhaps table s:t takes no writes at the sink: the namespace s is over its quota of space (NO_INSERTS); "
+        "raise it",
     ]
