@@ -22,7 +22,7 @@ from unit.airflow.board_ledger import EVIL, fill
 from unit.migration.filled_ledger import CLUSTER
 from unit.moments.keep_ledger import keep
 from unit.moments.keep_ledger import opened as opened_keep
-from unit.replication.watch_ledger import IDLE, STOP, Clusters, waiting
+from unit.replication.watch_ledger import OTHER, STOP, Clusters, waiting
 from unit.replication.watch_ledger import ROW as WAITING_ROW
 from unit.replication.watch_ledger import opened as opened_watch
 from unit.streams.stream_ledger import follow as follow_stream
@@ -67,8 +67,8 @@ def watch_replication(ledger: Ledger) -> None:
         seen = Clusters(patch)
         seen.findings = [STOP]
         run = opened_watch(ledger)
-        seen.seen(run, waiting(30), IDLE)
-        seen.seen(run, waiting(301, f"table shop:orders refuses it: {EVIL}"), IDLE)
+        seen.seen(run, waiting(30), OTHER)
+        seen.seen(run, waiting(301, f"table shop:orders refuses it: {EVIL}"), OTHER)
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,7 @@ def _queue(queue: QueueStatus, peer: PeerStatus) -> Iterator[str]:
         facts.append(f"{_size(queue.shipped_bytes)} shipped between the looks")
     if queue.catch_up_s is not None:
         facts.append(f"caught up in about {duration(queue.catch_up_s)} if nothing else is written")
-    yield f"  {_state(queue, peer)}: {'; '.join(facts)}"
+    yield f"  {f'{word(queue)} {place(queue, peer)}'.strip()}: {'; '.join(facts)}"
     if (edit := queue.oldest) is not None and (queue.stuck or not peer.enabled):
         what = "a bulk load into" if edit.row is None else f"row '{edit.row}' of"
         yield (
@@ -114,14 +114,16 @@ def word(queue: QueueStatus) -> str:
     return ", ".join(words)
 
 
-def _state(queue: QueueStatus, peer: PeerStatus) -> str:
-    place = f"{word(queue)} {queue.server}".strip()
+def place(queue: QueueStatus, peer: PeerStatus) -> str:
+    """Whose logs a queue has: the region server that ships them, the dead one that wrote them, and their group if the
+    queue has several."""
+    where = queue.server
     if queue.state == "recovered":
-        place += f", for {queue.writer}, which is dead"
+        where += f", for {queue.writer}, which is dead"
     elif queue.state == "unclaimed":
-        place += ", which is dead"
+        where += ", which is dead"
     several = sum(_whole(one) == _whole(queue) for one in peer.queues) > 1
-    return f"{place}, group {queue.group}" if several else place
+    return f"{where}, group {queue.group}" if several else where
 
 
 def _age(queue: QueueStatus) -> str:

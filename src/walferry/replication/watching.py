@@ -22,7 +22,7 @@ from walferry.replication.spec import (
     resolve_replicate,
 )
 from walferry.replication.status import PeerStatus, QueueStatus, look
-from walferry.replication.status_lines import summary, word
+from walferry.replication.status_lines import place, summary, word
 from walferry.run.given_spec import Connections
 from walferry.run.notes.watched_replication import (
     Watched,
@@ -228,24 +228,24 @@ def troubles_of(
 
 def _of_logs(peer: PeerStatus, queue: QueueStatus) -> Iterator[Trouble]:
     if lost := queue.lost_logs:
-        where = f"peer {peer.peer}: {queue.server}"
-        text = f"{where}: {amount(len(lost), 'log')} lost: HDFS has no {first_of(lost)}"
-        yield Trouble("gap", f"{where}: {lost[-1]}", text)
+        text = f"{_where(peer, queue)}: {amount(len(lost), 'log')} lost: HDFS has no {first_of(lost)}"
+        yield Trouble("gap", f"{_where(peer, queue)}: {lost[-1]}", text)
 
 
 def _of_queue(peer: PeerStatus, queue: QueueStatus, max_ms: int) -> Iterator[Trouble]:
-    writer = "" if queue.writer == queue.server else f" for {queue.writer}, which is dead,"
-    who = f"peer {peer.peer}: {queue.server}{writer}"
+    key = _where(peer, queue)
     causes = f": {'; '.join(queue.causes)}" if queue.causes else ""
-    key = f"peer {peer.peer}: {queue.server} {queue.writer}"
-    edit, age = queue.oldest, queue.age_ms or 0
-    bound = queue.younger_than_ms
+    edit, age, bound = queue.oldest, queue.age_ms or 0, queue.younger_than_ms
     if edit is not None and queue.stuck and age > max_ms:
-        place = f"{edit.file} at byte {edit.offset}"
-        text = f"{who} has not shipped an edit of {edit.table} for {duration(age / 1000)} ({place}){causes}"
+        at = f"{edit.file} at byte {edit.offset}"
+        text = f"{key}: an edit of {edit.table} has not been shipped for {duration(age / 1000)} ({at}){causes}"
         yield Trouble("replication", key, text)
     elif peer.enabled and (queue.unjudged or (queue.perhaps_stuck and (bound is None or bound > max_ms))):
-        yield Trouble("replication", key, f"{who} perhaps ships nothing{causes}")
+        yield Trouble("replication", key, f"{key}: perhaps nothing is shipped{causes}")
+
+
+def _where(peer: PeerStatus, queue: QueueStatus) -> str:
+    return f"peer {peer.peer} at {place(queue, peer)}"
 
 
 def _seen_settings(peers: Sequence[PeerStatus]) -> Iterator[Finding]:
@@ -317,13 +317,14 @@ def _plain(peers: Sequence[PeerStatus]) -> list[dict[str, Any]]:
         | {
             "summary": summary(peer),
             "servers_without_queue": peer.servers_without_queue[:MOST_NAMES],
-            "all_queues": len(peer.queues),
-            "queues": [_plain_queue(queue) for queue in peer.queues[:MOST_QUEUES]],
+            "all_queues": len({(queue.server, queue.writer) for queue in peer.queues}),
+            "not_listed": max(0, len(peer.queues) - MOST_QUEUES),
+            "queues": [_plain_queue(queue, peer) for queue in peer.queues[:MOST_QUEUES]],
         }
         for peer in peers
     ]
 
 
-def _plain_queue(queue: QueueStatus) -> dict[str, Any]:
+def _plain_queue(queue: QueueStatus, peer: PeerStatus) -> dict[str, Any]:
     names = {"lost_logs": queue.lost_logs[:MOST_NAMES], "headless_logs": queue.headless_logs[:MOST_NAMES]}
-    return asdict(queue) | names | {"word": word(queue)}
+    return asdict(queue) | names | {"word": word(queue), "place": place(queue, peer)}

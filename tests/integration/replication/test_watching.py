@@ -119,7 +119,7 @@ def test_a_sink_that_is_away_is_told_and_a_source_that_is_away_is_a_look_that_fa
     spec = {"name": "away", "source": away.model_dump(), "tables": ["t"]}
     with pytest.raises(TransientError, match=r"127\.0\.0\.1:1"):
         begin(book, spec, lambda name: pytest.fail(name), "tester")
-    recorded = ResolvedReplicateSpec.model_validate(spec).as_recorded()
+    recorded = ResolvedReplicateSpec.model_validate(spec | {"target": None}).as_recorded()
     gone = book.of(book.open_run("away", "tester", recorded, "tester", "replication").run_id)
     (trouble,) = watch_once(gone).troubles
     assert (trouble.event, "127.0.0.1:1" in trouble.text, state_of(gone).name) == ("unwatched", True, "failed")

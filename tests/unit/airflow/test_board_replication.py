@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from unit.replication.watch_ledger import (
     IDLE,
     LOST_CANARY,
+    OTHER,
     ROW,
     SERVER,
     STATES,
@@ -68,15 +69,15 @@ def test_each_state_has_its_page_and_its_line(book: Ledger, clusters: Clusters, 
 def test_a_page_has_the_peers_their_queues_and_what_the_settings_stop(book: Ledger, clusters: Clusters) -> None:
     clusters.findings, clusters.flown = [STOP], [LOST_CANARY]
     run = opened(book, canary=True)
-    clusters.seen(run, waiting(301, "table shop:orders is missing at the sink"), IDLE)
+    clusters.seen(run, waiting(301, "table shop:orders is missing at the sink"), OTHER)
     found = page_of(book)["replication"]
     (shown,) = found["peers"]
     assert (shown["peer"], shown["leads_to"], shown["replicates"], shown["all_queues"]) == (
         "east", "zk:2181/hbase", "all tables", 2,
     )  # fmt: skip
     assert shown["summary"].startswith("1 of 2 queues stuck or slow")
-    assert [(q["server"], q["word"], q["age_ms"], q["causes"]) for q in found["queues"]["rows"]] == [
-        (SERVER, "STUCK OR SLOW", 301_000, ["table shop:orders is missing at the sink"]), (SERVER, "", None, []),
+    assert [(q["place"], q["word"], q["age_ms"], q["causes"]) for q in found["queues"]["rows"]] == [
+        (SERVER, "STUCK OR SLOW", 301_000, ["table shop:orders is missing at the sink"]), ("rs2,16020,2", "", None, []),
     ]  # fmt: skip
     assert (found["findings"]["stops"], found["findings"]["rows"][0]["subject"]) == (1, "shop:orders")
     assert [(row["server"], row["seconds"]) for row in found["canary"]["rows"]] == [

@@ -135,7 +135,7 @@ def test_each_trouble_is_told_once_until_it_has_passed(
         clusters.peers = (peer(queue),)
         looked(run)
     assert [(one["event"], one["run"]) for one in messages] == [("replication", run)] * 2
-    assert "has not shipped an edit of shop:orders for 5 min 01 s" in messages[0]["message"]
+    assert "an edit of shop:orders has not been shipped for 5 min 01 s" in messages[0]["message"]
 
 
 def test_a_source_that_does_not_answer_is_told_and_the_next_look_follows(

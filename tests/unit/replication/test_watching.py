@@ -12,6 +12,7 @@ from unit.replication.watch_ledger import (
     EDIT,
     IDLE,
     LOST_CANARY,
+    OTHER,
     ROW,
     SERVER,
     STATES,
@@ -120,8 +121,8 @@ class TestTroubles:
     ) -> None:
         (trouble,) = clusters.seen(run, waiting(301, "table shop:orders is missing at the sink")).troubles
         assert trouble.text == (
-            f"peer east: {SERVER} has not shipped an edit of shop:orders for 5 min 01 s ({EDIT.file} at byte 812): "
-            "table shop:orders is missing at the sink"
+            f"peer east at {SERVER}: an edit of shop:orders has not been shipped for 5 min 01 s "
+            f"({EDIT.file} at byte 812): table shop:orders is missing at the sink"
         )
         assert ROW not in trouble.text + trouble.key + state_of(run).cause
 
@@ -148,9 +149,9 @@ class TestTroubles:
     def test_a_lost_log_is_a_gap_and_comes_first(self, run: RunLedger, clusters: Clusters) -> None:
         clusters.findings = [STOP]
         later(run, 15 * 60)
-        found = clusters.seen(run, waiting(400), replace(IDLE, lost_logs=("rs1%2C16020%2C1.2",))).troubles
+        found = clusters.seen(run, waiting(400), replace(OTHER, lost_logs=("rs2%2C16020%2C2.2",))).troubles
         assert [one.event for one in found] == ["gap", "replication", "replication"]
-        assert state_of(run).cause.startswith(f"peer east: {SERVER}: 1 log lost: HDFS has no rs1%2C16020%2C1.2")
+        assert state_of(run).cause.startswith("peer east at rs2,16020,2: 1 log lost: HDFS has no rs2%2C16020%2C2.2")
 
     def test_very_many_lost_logs_of_a_queue_are_one_and_are_not_all_kept(
         self, run: RunLedger, clusters: Clusters
@@ -165,11 +166,11 @@ class TestTroubles:
     ) -> None:
         unread = replace(IDLE, read_whole=False, perhaps_stuck=True)
         (trouble,) = clusters.seen(run, unread).troubles
-        assert trouble.text == f"peer east: {SERVER} perhaps ships nothing"
+        assert trouble.text == f"peer east at {SERVER}: perhaps nothing is shipped"
         assert clusters.seen(run, replace(unread, younger_than_ms=299_000)).troubles == ()
         assert len(clusters.seen(run, replace(unread, younger_than_ms=301_000)).troubles) == 1
         (trouble,) = clusters.seen(run, replace(IDLE, read_whole=False, unreadable="…", causes=("a key",))).troubles
-        assert trouble.text.endswith("perhaps ships nothing: a key")
+        assert trouble.text.endswith("perhaps nothing is shipped: a key")
 
     def test_a_setting_that_stops_edits_is_one_although_nothing_waits(self, run: RunLedger, clusters: Clusters) -> None:
         clusters.findings = [STOP, Finding("note", "peer east", "it is not SERIAL")]

@@ -14,9 +14,9 @@ from walferry.errors import TransientError
 from walferry.ledger import Ledger, RunLedger
 from walferry.replication import watching
 from walferry.replication.canary import Arrival, Flown
-from walferry.replication.causes import Sink
 from walferry.replication.finding import Finding
 from walferry.replication.plan import PeerPlan, ReplicationPlan
+from walferry.replication.sink import Sink
 from walferry.replication.status import PeerStatus, QueueStatus, ReplicationStatus
 from walferry.replication.unshipped import Edit
 from walferry.replication.watching import Seen, begin, watch_once
@@ -33,8 +33,10 @@ SERVER = "rs1,16020,1"
 ROW = "customer-0815"
 EDIT = Edit("rs1%2C16020%2C1.3", 812, "shop:orders", ROW, ("d",), 1_700_000_000_000)
 IDLE = QueueStatus(
-    SERVER, SERVER, "live", 1, (), (), 0, False, None, None, True, None, None, 0, None, None, None, False, False, (),
+    SERVER, SERVER, "g", "live", 1, (), (), 0, False, None, None, True, None, None, 0, None, None, None, False,
+    False, (),
 )  # fmt: skip
+OTHER = replace(IDLE, server="rs2,16020,2", writer="rs2,16020,2")
 STOP = Finding("stop", "shop:orders", "family d has REPLICATION_SCOPE 0, so no edit of it is replicated")
 
 

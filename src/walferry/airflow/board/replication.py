@@ -31,7 +31,7 @@ def replication(
     return {
         "looked_ms": None if now is None else now.looked_ms,
         "peers": [_peer(peer, plan) for peer in peers],
-        "queues": _page(every, queues, size) | {"not_listed": sum(p["all_queues"] - len(p["queues"]) for p in peers)},
+        "queues": _page(every, queues, size) | {"not_listed": sum(p["not_listed"] for p in peers)},
         "plan_ms": None if plan is None else plan["at_ms"],
         "findings": _page(found, findings, size) | {"stops": sum(one["level"] == "stop" for one in found)},
         "canary": _canary(kept_canary(ledger)),
@@ -60,7 +60,7 @@ def _queue(peer: Mapping[str, Any], queue: Mapping[str, Any], rows: bool) -> dic
     edit = queue["oldest"]
     if edit is not None and edit["row"] is not None and not rows:
         edit = edit | {"row": ROW}
-    return {key: queue[key] for key in ("server", "writer", "state", "word", "logs", "bytes", "age_ms", "causes")} | {
+    return {key: queue[key] for key in ("place", "word", "logs", "bytes", "age_ms", "causes")} | {
         "peer": peer["peer"], "oldest": edit, "read_whole": queue["read_whole"],
         "bytes_at_least": queue["bytes_at_least"],
     }  # fmt: skip

@@ -9,11 +9,6 @@ function age(queue) {
   return queue.read_whole ? "no edit waits" : "not known";
 }
 
-function servers(queue) {
-  if (queue.state === "recovered") return [queue.server, `for ${queue.writer}, which is dead`];
-  return queue.state === "unclaimed" ? [queue.server, "which is dead"] : [queue.server];
-}
-
 function waits(queue) {
   const edit = queue.oldest;
   if (edit === null || !queue.word) return [];
@@ -67,9 +62,9 @@ export function replication(found) {
   ]);
   trend(found.trend);
   show(byId("queues-none"), found.looked_ms !== null && found.queues.total === 0);
-  fill(byId("queues-rows"), found.queues.rows, (q, at) => `${at} ${q.peer} ${q.server} ${q.writer}`, (q) => [
+  fill(byId("queues-rows"), found.queues.rows, (q, at) => `${at} ${q.peer} ${q.place}`, (q) => [
     q.peer,
-    { kind: "lines", class: "hex", list: servers(q) },
+    { text: q.place, class: "hex" },
     { kind: "badge", state: q.word ? "failed" : "done", text: q.word ? q.word.toLowerCase() : "in time" },
     { text: age(q), class: "number" },
     { text: least(q), class: "number" },
