@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,6 +66,23 @@ def status(
         print_json(asdict(found))
     else:
         print("\n".join(lines(found)))
+
+
+def shipped(
+    spec: ReplicateFile,
+    wait: Annotated[float, typer.Option(min=1, help="seconds that it may take")] = 300,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Prove that each replication peer has shipped all that was written before now: roll the logs of the source's
+    region servers, and wait until the older ones have left its queues. Changes nothing else."""
+    from walferry.replication.shipped import line, ship_all
+
+    done = ship_all(resolved(spec), wait, dry_run=dry_run, told=lambda text: print(text, file=sys.stderr))
+    if as_json:
+        print_json([asdict(one) for one in done])
+    else:
+        print("\n".join(map(line, done)))
 
 
 def resolved(spec: Path) -> ResolvedReplicateSpec:

@@ -2,19 +2,32 @@
 
 Layout: ZKReplicationQueueStorage, `replication/rs/<server>/<queue id>/<WAL>`. A queue id is the peer's, or, once a live
 server has claimed a dead one's queue, "peer-deadserver…". The reports are those of ReplicationLoadSource.
+
+A claim moves a queue from the dead server's znode to the live one's while they are read, so a single reading may see it
+in neither. In one transaction, it takes the queue's znode and its logs from there and creates them here: since 2.0
+(claimQueue), and in 1.x by default (`hbase.zookeeper.useMulti`); without that, 1.x copies first and deletes then, and
+keeps a znode `lock` at the dead server meanwhile (lockOtherRS). HBase's own log cleaner only looks whether the list of
+servers has changed (getAllWALs), which since 1.4 happens after the transaction. So here the lists of queues of all
+servers are read twice: if none has changed and none is locked, each queue was where it was found throughout.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
-from walferry.hbase.zookeeper import ZooKeeper, first_server, parse_znode
+from walferry.hbase.zookeeper import Children, ZooKeeper, first_server, parse_znode
 
 _LIVE_SERVERS = 2  # ClusterStatus.Option
 _QUEUES, _FILE_REFS = "replication/rs", "replication/hfile-refs"
+_LOCK = "lock"
+READINGS = 20
+"""of all queues, while some of them move"""
+PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,28 +62,74 @@ class SourceLoad:
     """by the server's own count"""
 
 
-def replication_queues(client: Calls, peers: Iterable[str]) -> list[Queue]:
-    """All queues of these peers: one request to ZooKeeper for each server, each queue, and each of its groups. (HBase 3
-    keeps queues in hbase:replication instead.)"""
+@dataclass(frozen=True)
+class QueueNode:
+    """The znode of a queue."""
+
+    peer: str
+    holder: str
+    """as in `Queue`"""
+    id: str
+    created: int
+    """id of the transaction that created it"""
+    logs: tuple[str, ...]
+
+    @property
+    def writer(self) -> str:
+        """As in `Queue`."""
+        dead = self.id.partition("-")[2]
+        return first_server(dead) if dead else self.holder
+
+
+def queue_nodes(client: Calls, peers: Iterable[str]) -> list[QueueNode]:
+    """All queues of these peers, each exactly once, whatever is claimed meanwhile. A log that is in none of them was
+    shipped before this returns, or put into its queue after it was called: two requests to ZooKeeper for each server,
+    one for each queue. Raises TransientError if queues move all the time."""
     wanted, zookeeper = set(peers), client.zookeeper
-    return [
-        _queue(zookeeper, holder, queue_id)
-        for holder in zookeeper.children(_QUEUES)
-        for queue_id in zookeeper.children(f"{_QUEUES}/{holder}")
-        if queue_id.partition("-")[0] in wanted
-    ]
+    zookeeper.catch_up(_QUEUES)
+    for _ in range(READINGS):
+        before = _servers(zookeeper)
+        ids = [(holder, one) for holder, queues in before.items() for one in (queues.names if queues else ())]
+        wanted_ids = [(holder, one) for holder, one in ids if one.partition("-")[0] in wanted]
+        found = [_node(zookeeper, holder, one) for holder, one in wanted_ids]
+        stood = [node for node in found if node is not None]
+        locked = any(one == _LOCK for _, one in ids)
+        if not locked and len(stood) == len(found) and _servers(zookeeper) == before:
+            return stood
+        time.sleep(PAUSE_SECONDS)
+    raise TransientError(
+        f"replication queues at {zookeeper.hosts} move from server to server all the time: try again later",
+        zookeeper=zookeeper.hosts,
+    )
 
 
-def _queue(zookeeper: ZooKeeper, holder: str, queue_id: str) -> Queue:
-    peer, _, dead = queue_id.partition("-")
-    path = f"{_QUEUES}/{holder}/{queue_id}"
+def _servers(zookeeper: ZooKeeper) -> dict[str, Children | None]:
+    """The list of queues of each server that has one."""
+    return {holder: zookeeper.children_at(f"{_QUEUES}/{holder}") for holder in zookeeper.children(_QUEUES)}
+
+
+def _node(zookeeper: ZooKeeper, holder: str, queue_id: str) -> QueueNode | None:
+    found = zookeeper.children_at(f"{_QUEUES}/{holder}/{queue_id}")
+    return (
+        None if found is None else QueueNode(queue_id.partition("-")[0], holder, queue_id, found.created, found.names)
+    )
+
+
+def replication_queues(client: Calls, peers: Iterable[str]) -> list[Queue]:
+    """`queue_nodes` with the positions of their oldest logs: one more request for each group. (HBase 3 keeps queues in
+    hbase:replication instead.)"""
+    return [_queue(client.zookeeper, node) for node in queue_nodes(client, peers)]
+
+
+def _queue(zookeeper: ZooKeeper, node: QueueNode) -> Queue:
+    path = f"{_QUEUES}/{node.holder}/{node.id}"
     groups: dict[str, list[tuple[int, str]]] = {}
-    for name in zookeeper.children(path):
+    for name in node.logs:
         group, _, number = name.rpartition(".")
         groups.setdefault(group, []).append((int(number) if number.isdecimal() else -1, name))
     logs = {group: tuple(name for _, name in sorted(numbered)) for group, numbered in groups.items()}
     shipped = {group: _position(zookeeper.read(f"{path}/{names[0]}")) for group, names in logs.items()}
-    return Queue(peer, holder, first_server(dead) if dead else holder, logs, shipped)
+    return Queue(node.peer, node.holder, node.writer, logs, shipped)
 
 
 def _position(data: bytes | None) -> int:
@@ -78,9 +137,9 @@ def _position(data: bytes | None) -> int:
     return parse_znode(data, pb.ReplicationHLogPosition).position if data else 0
 
 
-def waiting_files(client: Calls, peer: str) -> int:
-    """How many files of bulk loads a peer has not shipped yet."""
-    return len(client.zookeeper.children(f"{_FILE_REFS}/{peer}"))
+def waiting_files(client: Calls, peer: str) -> list[str]:
+    """Names of the files of bulk loads that a peer has not shipped yet."""
+    return client.zookeeper.children(f"{_FILE_REFS}/{peer}")
 
 
 def source_loads(client: Calls) -> list[SourceLoad]:

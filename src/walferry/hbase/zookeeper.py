@@ -71,6 +71,17 @@ class Server:
         return cls(message.host_name, message.port, message.start_code)
 
 
+@dataclass(frozen=True)
+class Children:
+    """The names below a znode at one moment. The same twice means that none came or went in between."""
+
+    names: tuple[str, ...]
+    created: int
+    """id of the transaction that created the znode: another one, once it was deleted and created again"""
+    changes: tuple[int, int]
+    """how many times a name came or went, and the id of the last such transaction (cversion, pzxid)"""
+
+
 def unwrap(data: bytes) -> bytes:
     """The value without RecoverableZooKeeper's wrapper. Raises DamagedInputError if the wrapper is cut off."""
     if not data or data[0] != _WRAPPER:
@@ -280,6 +291,20 @@ class ZooKeeper:
                 return sorted(self.client.retry(self.client.get_children, f"{self._znode}/{path}"))
             except NoNodeError:
                 return []
+
+    def children_at(self, path: str) -> Children | None:
+        """Names below a znode, and what shows whether they have changed; None if the znode does not exist."""
+        with self._translated(path):
+            try:
+                names, stat = self.client.retry(self.client.get_children, f"{self._znode}/{path}", include_data=True)
+            except NoNodeError:
+                return None
+            return Children(tuple(sorted(names)), stat.czxid, (stat.cversion, stat.pzxid))
+
+    def catch_up(self, path: str) -> None:
+        """Have the server that answers this session catch up with the leader: what it shows may be some seconds old."""
+        with self._translated(path):
+            self.client.retry(self.client.sync, f"{self._znode}/{path}")
 
     def read(self, path: str) -> bytes | None:
         """The value of one of HBase's znodes; None if the znode does not exist."""

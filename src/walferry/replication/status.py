@@ -157,6 +157,7 @@ class Known:
     before: Look | None
     servers: frozenset[str]
     loads: Sequence[SourceLoad]
+    stuck_ms: int = STUCK_MS
 
     @cached_property
     def earlier(self) -> Mapping[tuple[str, str, str], Queue]:
@@ -174,21 +175,28 @@ def _key(queue: Queue) -> tuple[str, str, str]:
     return queue.peer, queue.holder, queue.writer
 
 
-def look(spec: ResolvedReplicateSpec, seconds: float = 0) -> ReplicationStatus:
-    """Look at all watched peers; twice, so many seconds apart, if `seconds` is not 0.
+def require_readable_queues(source: HBaseClient) -> None:
+    """Raise UsageError for a source that does not keep its queues in ZooKeeper."""
+    version = source.version()
+    if source.release.queues is not By.ZOOKEEPER:
+        raise UsageError(
+            f"the source is HBase {version}, which keeps replication queues in a table of its own: only queues in "
+            "ZooKeeper can be read, those of HBase 1.4 to 2.6",
+            version=version,
+        )
+
+
+def look(spec: ResolvedReplicateSpec, seconds: float = 0, stuck_ms: int | None = None) -> ReplicationStatus:
+    """Look at all watched peers; twice, so many seconds apart, if `seconds` is not 0. `stuck_ms`: STUCK_MS, or what
+    stands for it.
 
     Raises UsageError for a source whose queues cannot be read or that lacks the peer, and the errors of its client. A
     sink that cannot be looked at is a fact of its peer.
     """
     address = spec.source.address()
     with HBaseClient(address) as source, closing(log_files_of(address)) as files:
+        require_readable_queues(source)
         version = source.version()
-        if source.release.queues is not By.ZOOKEEPER:
-            raise UsageError(
-                f"the source is HBase {version}, which keeps replication queues in a table of its own: only queues in "
-                "ZooKeeper can be read, those of HBase 1.4 to 2.6",
-                version=version,
-            )
         peers, cluster_id = watched_peers(spec, peer_configs(source)), source.cluster_id()
         addresses = addresses_of(spec, peers)
         sinks = sinks_of(peers, addresses, cluster_id)
@@ -197,8 +205,9 @@ def look(spec: ResolvedReplicateSpec, seconds: float = 0) -> ReplicationStatus:
         time.sleep(seconds)
         now = take()
         servers = frozenset(server.name for server in source.servers())
-        known = Known(files, address.wal_path, now, before, servers, source_loads(source))
-        waiting = {peer.id: waiting_files(source, peer.id) for peer in peers}
+        loads, least = source_loads(source), STUCK_MS if stuck_ms is None else stuck_ms
+        known = Known(files, address.wal_path, now, before, servers, loads, least)
+        waiting = {peer.id: len(waiting_files(source, peer.id)) for peer in peers}
         found = [_peer(peer, sinks[peer.id], addresses[peer.id], waiting[peer.id], known) for peer in peers]
     ordered = tuple(sorted(found, key=worst_peer))
     return ReplicationStatus(address.cluster, cluster_id, version, now.at_ms, seconds, ordered)
@@ -291,8 +300,8 @@ def queue_status(queue: Queue, group: str, found: Unshipped, peer: PeerConfig, k
     # An edit that was written after the first look says nothing.
     had_to = oldest is not None and known.before is not None and oldest.write_ms < known.before.at_ms
     idle = found.whole and not had_to and not lost and not found.headless
-    stuck = peer.enabled and age is not None and age > STUCK_MS
-    old_may_follow = not found.whole and found.unreadable is None and (newest is None or newest > STUCK_MS)
+    stuck = peer.enabled and age is not None and age > known.stuck_ms
+    old_may_follow = not found.whole and found.unreadable is None and (newest is None or newest > known.stuck_ms)
     state = "unclaimed" if queue.holder not in known.servers else "recovered" if queue.recovered else "live"
     return QueueStatus(
         server=queue.holder,

@@ -85,6 +85,24 @@ def make_both(source: HBaseClient, sink: HBaseClient, families: Sequence[str] = 
     return table
 
 
+@contextmanager
+def table_at_both(
+    source: HBaseClient, target: HBaseClient, *families: str, splits: Sequence[bytes] = ()
+) -> Iterator[str]:
+    """A replicated table of these families at both, dropped at the end."""
+    table = unique("replicated")
+    for client in (source, target):
+        client.create_table(table, dict.fromkeys(families, REPLICATED), splits)
+    try:
+        yield table
+    finally:
+        for client in (source, target):
+            if client.table_exists(table):
+                if client.table_enabled(table):
+                    client.disable_table(table)
+                client.delete_table(table)
+
+
 def spec_of(folder: Path, source: MiniCluster, target: MiniCluster | None = None, **keys: Any) -> str:
     """The file of a spec of that replication; its name."""
     content = {"source": cluster_keys(source), **({} if target is None else {"target": cluster_keys(target)}), **keys}

@@ -7,15 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from integration.migration.moves import cluster_keys, unique
-from integration.replication.native import REPLICATED, await_row, native_peer
+from integration.migration.moves import cluster_keys
+from integration.replication.native import REPLICATED, await_row, native_peer, table_at_both
 from walferry.embedded.cluster import MiniCluster, Ports
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -52,21 +52,6 @@ def spread(tmp_path: Path) -> Iterator[MiniCluster]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit is stuck as soon as it is not shipped."""
     monkeypatch.setattr(replication_status, "STUCK_MS", 0)
-
-
-@contextmanager
-def table_at_both(source: HBaseClient, target: HBaseClient, *families: str) -> Iterator[str]:
-    table = unique("replicated")
-    for client in (source, target):
-        client.create_table(table, dict.fromkeys(families, REPLICATED))
-    try:
-        yield table
-    finally:
-        for client in (source, target):
-            if client.table_exists(table):
-                if client.table_enabled(table):
-                    client.disable_table(table)
-                client.delete_table(table)
 
 
 def status_of(source: MiniCluster, peer: str, seconds: float = 0, target: Cluster | None = None) -> PeerStatus:

@@ -113,7 +113,7 @@ def test_a_sink_that_is_away_is_told_and_a_source_that_is_away_is_a_look_that_fa
         clusters = {"source": cluster_keys(source)}
         spec = {"name": "astray", **clusters, "peer": peer, "tables": [table]}
         run = book.of(begin(book, spec, lambda name: pytest.fail(name), "tester"))
-        assert "/nothing has no HBase" in texts(watch_once(run))
+        assert "there is no HBase below /nothing" in texts(watch_once(run))
         assert state_of(run).name == "stuck"
     away = Cluster.model_validate(cluster_keys(source) | {"zookeeper": "127.0.0.1:1"})
     spec = {"name": "away", "source": away.model_dump(), "tables": ["t"]}

@@ -1,0 +1,103 @@
+"""The fence: which logs must have left which queues before all that was written is shipped."""
+
+from __future__ import annotations
+
+import pytest
+
+from walferry.hbase.replication_queues import QueueNode
+from walferry.hbase.zookeeper import Server
+from walferry.replication.shipped import Fence, Shipped, line, unqueued
+from walferry.wal.files import Place, WalFile
+
+ONE, TWO = Server("rs1", 16020, 1), Server("rs2", 16020, 2)
+
+
+def name(server: Server, number: int, wal: str = "") -> str:
+    return f"{server.name.replace(',', '%2C')}{wal}.{number}"
+
+
+def node(server: Server, *logs: str, holder: Server | None = None, created: int = 1) -> QueueNode:
+    """The queue of a server, or what another one has claimed of it."""
+    if holder is None:
+        return QueueNode("p", server.name, "p", created, logs)
+    return QueueNode("p", holder.name, f"p-{server.name}", created, logs)
+
+
+BEFORE = [node(ONE, name(ONE, 7), name(ONE, 10)), node(TWO, name(TWO, 9))]
+FENCE = Fence.of("p", 0, BEFORE, ())
+
+
+def left(*nodes: QueueNode) -> list[str]:
+    return [log for logs in FENCE.left(nodes).values() for log in logs]
+
+
+def test_what_was_in_the_queues_is_left_and_what_was_begun_since_is_not() -> None:
+    assert left(*BEFORE) == [name(ONE, 7), name(ONE, 10), name(TWO, 9)]
+    assert left(node(ONE, name(ONE, 10), name(ONE, 11)), node(TWO, name(TWO, 12))) == [name(ONE, 10)]
+    assert left(node(ONE, name(ONE, 11)), node(TWO, name(TWO, 12))) == []
+
+
+def test_the_log_that_was_written_at_the_roll_is_before_the_fence() -> None:
+    assert left(node(ONE, name(ONE, 11)), node(TWO, name(TWO, 9), name(TWO, 12))) == [name(TWO, 9)]
+
+
+def test_a_log_is_left_under_whichever_server_its_queue_is_now() -> None:
+    claimed = node(TWO, name(TWO, 9), name(TWO, 12), holder=ONE)
+    assert list(FENCE.left([node(ONE, name(ONE, 11)), claimed])) == [claimed]
+    assert left(node(ONE, name(ONE, 11)), node(TWO, name(TWO, 12), holder=ONE)) == []
+
+
+def test_a_queue_that_nobody_had_claimed_at_the_roll_is_waited_for() -> None:
+    dead = Server("rs3", 16020, 3)
+    fence = Fence.of("p", 0, [*BEFORE, node(dead, name(dead, 4))], ())
+    assert list(fence.left([node(dead, name(dead, 4), holder=ONE)]).values()) == [[name(dead, 4)]]
+
+
+def test_each_wal_of_a_server_has_its_own_logs() -> None:
+    first, second = ".regiongroup-0", ".regiongroup-1"
+    fence = Fence.of("p", 0, [node(ONE, name(ONE, 5, first), name(ONE, 8, second))], ())
+    rolled = node(ONE, name(ONE, 9, first), name(ONE, 8, second))
+    assert fence.left([rolled]) == {rolled: [name(ONE, 8, second)]}
+
+
+def test_other_peers_queues_do_not_count() -> None:
+    other = QueueNode("q", ONE.name, "q", 1, (name(ONE, 7),))
+    assert left(other) == []
+    assert Fence.of("q", 0, [*BEFORE, other], ()).logs == {name(ONE, 7)}
+
+
+def test_a_queue_that_was_made_again_is_told() -> None:
+    assert FENCE.made_again(BEFORE) == []
+    assert FENCE.made_again([node(ONE, name(ONE, 11), created=2), node(TWO, name(TWO, 9), holder=ONE)]) == [ONE.name]
+
+
+def wal(server: Server, number: int, place: Place = Place.LIVE) -> WalFile:
+    text = name(server, number)
+    return WalFile(text, text.rpartition(".")[0], server.name, number, text, place, 0)
+
+
+@pytest.mark.parametrize(
+    ("listed", "missing"),
+    [
+        ([wal(ONE, 10), wal(TWO, 9)], []),
+        ([wal(ONE, 8), wal(TWO, 9)], []),  # it has rolled since
+        ([wal(ONE, 11)], [name(ONE, 11)]),
+        ([wal(Server("rs3", 16020, 3), 1)], [name(Server("rs3", 16020, 3), 1)]),
+        ([wal(Server("rs4", 16020, 4), 1)], []),  # it is dead
+        ([wal(ONE, 11, Place.ARCHIVED)], []),
+    ],
+)
+def test_a_live_servers_log_that_is_in_no_queue_is_told(listed: list[WalFile], missing: list[str]) -> None:
+    found = unqueued("p", BEFORE, listed, [ONE, TWO, Server("rs3", 16020, 3)])
+    assert [one.split(" has its log ")[1].split(":")[0] for one in found] == missing
+
+
+def test_people_read_what_was_waited_for() -> None:
+    one = Shipped("east", 1_700_000_000_000, 1_700_000_004_200, 2, 3, 0)
+    assert line(one) == (
+        "peer east: all that was written before 2023-11-14T22:13:20Z is shipped: 3 logs in 2 queues, after 4.2 s"
+    )
+    assert line(Shipped("east", 0, None, 1, 1, 2)) == (
+        "peer east: the log of each region server would be rolled, and 1 log in 1 queue and 2 files of bulk loads "
+        "waited for"
+    )
