@@ -8,7 +8,7 @@ log keeps its name when its server dies and another one claims its queue, so the
 servers that are dead, or die meanwhile.
 
 What proves nothing is refused: logs whose files are lost, which HBase may pass over; servers whose log is in no queue;
-a queue that was made again, since its peer was removed meanwhile. Edits that skip the log are not shipped at all, and
+a queue of a live server that is gone, since its peer was removed. Edits that skip the log are not shipped at all, and
 edits that are acknowledged before they are logged (ASYNC_WAL) may be in a newer log.
 """
 
@@ -104,12 +104,14 @@ class Fence:
         }
         return {node: names for node, names in mine.items() if names}
 
-    def made_again(self, nodes: Collection[QueueNode]) -> list[str]:
-        """Servers whose queue is another one of the same name."""
+    def removed(self, nodes: Collection[QueueNode], live: Collection[str]) -> list[str]:
+        """Live servers whose own queue is not the one that it was: somebody has removed the peer, and perhaps added it
+        again. The queue of a dead server goes once it is claimed, a claimed one once it is shipped."""
+        now = {(node.holder, node.id): node.created for node in nodes}
         return sorted(
-            node.holder
-            for node in nodes
-            if node.peer == self.peer and self.queues.get((node.holder, node.id), node.created) != node.created
+            holder
+            for (holder, queue_id), created in self.queues.items()
+            if queue_id == self.peer and holder in live and now.get((holder, queue_id)) != created
         )
 
 
@@ -168,19 +170,18 @@ def _enabled(spec: ResolvedReplicateSpec, source: HBaseClient) -> list[str]:
 def _fences(source: HBaseClient, files: FileSystem, root: str, peers: Sequence[str], at_ms: int) -> list[Fence]:
     """The fence of each peer. Raises NotReplicatedError for logs that are lost or in no queue."""
     deadline = steady_s() + SETTLE_SECONDS
-    wals, lost = list_wals(files, root), set[str]()
+    wals = list_wals(files, root)
     while True:
         waiting = {peer: waiting_files(source, peer) for peer in peers}
         nodes, servers = queue_nodes(source, peers), source.servers()
         faults = [fault for peer in peers for fault in unqueued(peer, nodes, wals, servers)]
         wals = list_wals(files, root)
-        there, before = {file.name for file in wals}, lost
         names = {name for node in nodes for name in node.logs if parse_wal_name(name)}
-        lost = names - there
-        faults += [f"log lost: HDFS has no such file: {name}" for name in sorted(lost & before)]
-        if not faults and not lost:
+        lost = sorted(names - {file.name for file in wals})
+        faults += [f"log lost: HDFS has no such file: {name}" for name in lost]
+        if not faults:
             return [Fence.of(peer, at_ms, nodes, waiting[peer]) for peer in peers]
-        if faults and steady_s() > deadline:
+        if steady_s() > deadline:
             raise NotReplicatedError(
                 f"it cannot be told what is shipped: {first_of(faults, most=NAMED)}", findings=faults
             )
@@ -222,7 +223,7 @@ class _Waiting:
         self._asked_s = 0.0
         self._said = ""
         self._asked: dict[str, str] = {}
-        """live servers that were asked to roll, each with why it could not be asked, or """ ""
+        """live servers that were asked to roll: why that failed, "" if it did not"""
         self.done: list[Shipped] = []
 
     def until(self, deadline: float) -> None:
@@ -239,20 +240,21 @@ class _Waiting:
 
     def _look(self) -> tuple[dict[str, dict[QueueNode, list[str]]], dict[str, list[str]]]:
         """By peer: queues with logs before the fence, and files of bulk loads from then."""
-        _enabled(self._spec, self._source)
-        # A bulk load's files leave after its entry was shipped, so they are looked at last.
         nodes = queue_nodes(self._source, self._open)
+        # A server that is alive after its queue was looked for was alive then, and a peer is removed before its queues.
+        live = {server.name for server in self._source.servers()}
+        _enabled(self._spec, self._source)
         left = {peer: fence.left(nodes) for peer, fence in self._open.items()}
         files = {
             peer: sorted(fence.files.intersection(waiting_files(self._source, peer))) if fence.files else []
             for peer, fence in self._open.items()
         }
         for peer, fence in list(self._open.items()):
-            if again := fence.made_again(nodes):
+            if removed := fence.removed(nodes, live):
                 raise NotReplicatedError(
-                    f"peer {peer} was removed and added meanwhile: its queue at {first_of(again)} is a new one, and "
-                    "nobody knows what the old one had not shipped",
-                    findings=again,
+                    f"peer {peer} was removed meanwhile, and perhaps added again: its queue at {first_of(removed)} is "
+                    "gone, and nobody knows what that had not shipped",
+                    findings=removed,
                 )
             if not left[peer] and not files[peer]:
                 self.done.append(

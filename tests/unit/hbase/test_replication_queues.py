@@ -81,8 +81,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_queue_that_is_claimed_while_the_queues_are_read_is_found_whenever_that_is(
     when: int, dead: str, claimer: str
 ) -> None:
-    """Servers are read by name, so a queue may move from one that is read later to one that was read before."""
-    client, nodes = client_of({f"{QUEUES}/{one}/p/{one}.1": b"" for one in (LIVE, DEADER)})
+    """Servers are read by name, so a queue may move from one that is read later to one that was read before. Nothing
+    happens to the list of servers, as long as other queues of the dead one wait to be claimed."""
+    client, nodes = client_of({f"{QUEUES}/{one}/{peer}/{one}.1": b"" for one in (LIVE, DEADER) for peer in "pq"})
     nodes.then = lambda path, count: nodes.move(dead, "p", claimer) if count == when else None
     found = queue_nodes(client, ["p"])
     assert sorted(name for node in found for name in node.logs) == [f"{LIVE}.1", f"{DEADER}.1"]

@@ -47,9 +47,10 @@ def test_a_log_is_left_under_whichever_server_its_queue_is_now() -> None:
     assert left(node(ONE, name(ONE, 11)), node(TWO, name(TWO, 12), holder=ONE)) == []
 
 
-def test_a_queue_that_nobody_had_claimed_at_the_roll_is_waited_for() -> None:
+@pytest.mark.parametrize("holder", [None, TWO], ids=["unclaimed", "claimed"])
+def test_the_queue_of_a_server_that_was_dead_at_the_roll_is_waited_for(holder: Server | None) -> None:
     dead = Server("rs3", 16020, 3)
-    fence = Fence.of("p", 0, [*BEFORE, node(dead, name(dead, 4))], ())
+    fence = Fence.of("p", 0, [*BEFORE, node(dead, name(dead, 4), holder=holder)], ())
     assert list(fence.left([node(dead, name(dead, 4), holder=ONE)]).values()) == [[name(dead, 4)]]
 
 
@@ -66,9 +67,17 @@ def test_other_peers_queues_do_not_count() -> None:
     assert Fence.of("q", 0, [*BEFORE, other], ()).logs == {name(ONE, 7)}
 
 
-def test_a_queue_that_was_made_again_is_told() -> None:
-    assert FENCE.made_again(BEFORE) == []
-    assert FENCE.made_again([node(ONE, name(ONE, 11), created=2), node(TWO, name(TWO, 9), holder=ONE)]) == [ONE.name]
+def test_a_live_servers_queue_that_is_gone_or_another_one_is_told() -> None:
+    both = {ONE.name, TWO.name}
+    assert FENCE.removed(BEFORE, both) == []
+    assert FENCE.removed([node(ONE, name(ONE, 11), created=2), node(TWO, name(TWO, 9))], both) == [ONE.name]
+    assert FENCE.removed([node(ONE, name(ONE, 11))], both) == [TWO.name]
+
+
+def test_a_queue_that_goes_since_it_is_claimed_or_was_a_claimed_one_is_not() -> None:
+    assert FENCE.removed([node(ONE, name(ONE, 11)), node(TWO, name(TWO, 9), holder=ONE)], {ONE.name}) == []
+    claimed = Fence.of("p", 0, [node(ONE, name(ONE, 7)), node(TWO, name(TWO, 9), holder=ONE)], ())
+    assert claimed.removed([node(ONE, name(ONE, 11))], {ONE.name}) == []
 
 
 def wal(server: Server, number: int, place: Place = Place.LIVE) -> WalFile:
