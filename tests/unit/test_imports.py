@@ -47,9 +47,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replay": GROUND | {"background", "settings", "run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "streams": GROUND | {"background", "settings", "snapshots", "run", "apply", "replay"},
-    "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
-    "moments": GROUND | {"background", "settings", "snapshots", "run", "spark", "apply", "replay", "migration"},
     "replication": GROUND | {"background", "settings", "run"},
+    "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay", "replication"},
+    "moments": GROUND | {"background", "settings", "snapshots", "run", "spark", "apply", "replay", "migration"},
     "checks": {"errors", "amounts", "background"},
     "cutover": GROUND | {"background", "run", "spark", "apply", "replay", "migration", "checks"},
     "process": {"errors", "settings", "ledger", "run"},
@@ -140,9 +140,10 @@ WHAT = {
     "quarantine",
     "watch": "watching a source's log without a migration: what is new, what has been announced",
     "streams": "every change as a message to Kafka or a row in Parquet: order by region, form, positions",
+    "replication": "HBase's own replication, as somebody else has set it up: what stops it, how far it is, what is "
+    "shipped",
     "migration": "a migration's own phases up to the cutover: plan, copy, compare, repair; its report; pairs",
     "moments": "any moment of a table: what must be kept for it, and how a table is restored to it",
-    "replication": "HBase's own replication, as somebody else has set it up: what stops it, and how far it is",
     "checks": "Great Expectations suites over small frames",
     "cutover": "what must hold before the target opens, and how it opens: readiness, gates, approval, write stop, "
     "late edits, ways out",

@@ -54,10 +54,10 @@ def existing(url: str | None) -> Ledger:
     return open_ledger(url, create=False)
 
 
-def resolved(spec: Path) -> ResolvedSpec:
-    from walferry.run.given_spec import environment_connection, load_spec, refuse_window, resolve
+def resolved(spec: Path, *, pair: bool = False) -> ResolvedSpec:
+    from walferry.run.given_spec import environment_connection, load_pair_spec, load_spec, refuse_window, resolve
 
-    given = load_spec(spec)
+    given = load_pair_spec(spec) if pair else load_spec(spec)
     refuse_window(given, str(spec))
     return resolve(given, environment_connection)
 

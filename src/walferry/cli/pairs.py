@@ -37,8 +37,9 @@ def verify(
 
     Reads both clusters and changes no data. Of a run, exit 5 means that something found would shut the last gate; the
     result is recorded, but the gate uses the run's own comparison. A pair needs no run: each call is a pass, which
-    reads regions whole or only what was written on either side since the last pass. Some of the rows are then read by a
-    second reader, if the spec names the Thrift servers of both clusters (`thrift`, `spot_check`).
+    reads regions whole or only what was written on either side since the last pass. If its spec names a `peer`, rows
+    differ only if that peer has shipped them: the source's logs are rolled for that. Some of the rows are then read by
+    a second reader, if the spec names the Thrift servers of both clusters (`thrift`, `spot_check`).
     """
     if (name is None) == (pair is None):
         raise UsageError("say what to verify: the NAME of a run, or --pair with a spec")
@@ -66,7 +67,7 @@ def _verify_pair(path: Path, whole_every: float | None, dry_run: bool, as_json: 
     from walferry.spark.session import opened_once
 
     days = WHOLE_EVERY_DAYS if whole_every is None else whole_every
-    spec = resolved(path)
+    spec = resolved(path, pair=True)
     with open_ledger(ledger) as book:
         if dry_run:
             with Run(book, pair_in_memory(book, spec)) as run:

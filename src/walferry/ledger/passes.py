@@ -220,8 +220,11 @@ class Passes:
                 connection, current, rows_read=before.rows_read + rows_read, second_reader=to_json(second_reader)
             )
 
-    def finish(self, current: PassRecord, there: Collection[tuple[str, str]]) -> PassRecord:
-        """End a pass that has read every region in `there` (table, region). Forgets all other regions."""
+    def finish(self, current: PassRecord, there: Collection[tuple[str, str]], *, judged: bool = True) -> PassRecord:
+        """End a pass that has read every region in `there` (table, region). Forgets all other regions.
+
+        `judged`: whether rows that the ledger does not list differ; if not, they are under way.
+        """
         kept, rows = self._store.table("pass_regions"), self._store.table("pass_differences")
         positions = self._store.table("pass_positions")
         ended_ms = now_ms()
@@ -238,8 +241,9 @@ class Passes:
             used = {region.position for region in regions}
             unused = positions.c.position.not_in(sorted(used))
             connection.execute(delete(positions).where(positions.c.run_id == self._run_id, unused))
-            differing = sum(d.state == "differs" for d in differences) + sum(r.unnamed for r in regions)
-            under_way = sum(d.state == "under way" for d in differences)
+            unnamed = sum(region.unnamed for region in regions)
+            differing = sum(d.state == "differs" for d in differences) + (unnamed if judged else 0)
+            under_way = sum(d.state == "under way" for d in differences) + (0 if judged else unnamed)
             self._change(connection, current, ended_ms=ended_ms, differing_rows=differing, under_way_rows=under_way)
             done = self._current(connection, current)
             inputs = {"pass": done.number, "regions": done.regions, "whole": done.whole_regions, "rows": done.rows_read}

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
+from walferry.run.pair_spec import PairSpec, ResolvedPairSpec
 from walferry.run.spec import Cluster, ResolvedSpec, Spec, describe_faults
 from walferry.security.spec import KerberosKeys, TlsKeys
 
@@ -27,6 +28,11 @@ Keys = TypeVar("Keys", bound=BaseModel)
 def load_spec(path: Path) -> Spec:
     """Read a spec from YAML. Raises UsageError, which names the file, the key and the fault."""
     return parse_spec(read_yaml(path, "see migration.example.yaml"), origin=str(path))
+
+
+def load_pair_spec(path: Path) -> PairSpec:
+    """Read a pair's spec from YAML, as `load_spec` does."""
+    return parse_keys(PairSpec, read_yaml(path, "see migration.example.yaml"), origin=str(path))
 
 
 def read_yaml(path: Path, otherwise: str) -> dict[str, Any]:
@@ -101,14 +107,14 @@ def with_window(spec: Spec, window: Mapping[str, str]) -> Spec:
 
 
 def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:
-    """Replace connection ids by the clusters' addresses."""
+    """Replace connection ids by the clusters' addresses; of a pair's spec, into a ResolvedPairSpec."""
     clusters = {
         side: cluster if isinstance(cluster, Cluster) else connections(cluster)
         for side, cluster in (("source", spec.source), ("target", spec.target))
     }
     keys = spec.model_dump(by_alias=True) | {side: cluster.model_dump() for side, cluster in clusters.items()}
     try:
-        return ResolvedSpec.model_validate(keys)
+        return (ResolvedPairSpec if isinstance(spec, PairSpec) else ResolvedSpec).model_validate(keys)
     except ValidationError as error:
         raise UsageError(describe_faults(error)) from error
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from walferry.errors import UsageError
 from walferry.ledger import RunRecord
+from walferry.run.pair_spec import ResolvedPairSpec
 from walferry.run.spec import Cluster, LogSpec, Options, ResolvedSpec, Table, describe_faults
 
 Keys = TypeVar("Keys", bound=BaseModel)
@@ -32,7 +33,13 @@ class _Target(BaseModel):
 
 def spec_of(run: RunRecord) -> ResolvedSpec:
     """The whole spec. A watch has none: it has no name, target or tables."""
-    return read_keys(ResolvedSpec, run, run.spec)
+    return read_keys(ResolvedPairSpec if run.kind == "pair" else ResolvedSpec, run, run.spec)
+
+
+def peer_of(run: RunRecord) -> str | None:
+    """The source's replication peer that feeds the target of a pair; None if none is named."""
+    peer = run.spec.get("peer")
+    return None if peer is None else str(peer)
 
 
 def log_spec_of(run: RunRecord) -> LogSpec:

@@ -14,6 +14,7 @@ from walferry.airflow.dag_parts import takes
 from walferry.airflow.dags import drain, migrate, replay, verify
 from walferry.errors import UsageError
 from walferry.run.given_spec import parse_spec
+from walferry.run.pair_spec import PairSpec
 from walferry.run.spec import Spec, TimeWindow
 
 WINDOW = {"from": "2026-11-20T22:00:00+00:00", "to": "2026-11-20T23:00:00+00:00"}
@@ -63,15 +64,16 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
         ),
         (
             verify.PARAMS,
-            Spec.model_fields.keys()
-            - {"name", "source", "target", "tables", "max_lag", "spot_check", "source_requests"},
+            PairSpec.model_fields.keys()
+            - {"name", "source", "target", "tables", "peer", "max_lag", "spot_check", "source_requests"},
         ),
     ],
 )
 def test_each_key_of_the_spec_has_its_field_with_the_models_words(form: dict[str, Param], without: set[str]) -> None:
-    assert form.keys() - {"from", "to", "whole_every"} == Spec.model_fields.keys() - without
-    for key in Spec.model_fields.keys() - without:
-        model = Spec.model_fields[key]
+    fields = PairSpec.model_fields if form is verify.PARAMS else Spec.model_fields
+    assert form.keys() - {"from", "to", "whole_every"} == fields.keys() - without
+    for key in fields.keys() - without:
+        model = fields[key]
         assert form[key].schema["title"] == model.title
         assert (form[key].description or "").startswith(model.description or "")
     assert {"from", "to"} & form.keys() == (set() if form is not replay.PARAMS else {"from", "to"})

@@ -26,6 +26,7 @@ def test_the_form_overrides_the_variable_and_no_tables_are_an_error() -> None:
     )  # fmt: skip
     assert verify.pair_spec({"tables": ["b"], "whole_every": 1}, variable)[1] == 1.0
     assert verify.pair_spec({"tables": ["b"]}, {})[1] is None
+    assert verify.pair_spec({}, {"tables": ["a"], "peer": "1"})[0]["peer"] == "1"
     with pytest.raises(AirflowFailException, match="set the Variable walferry_verify"):
         verify.pair_spec({}, {})
 

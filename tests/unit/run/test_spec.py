@@ -55,6 +55,7 @@ def test_what_the_example_calls_a_default_is_one() -> None:
     ("keys", "message"),
     [
         ({"speed": 3}, "move.yaml: speed: unknown key"),
+        ({"peer": "1"}, "move.yaml: peer: unknown key"),  # only a pair has one
         ({"source": CLUSTER | {"zokeeper": "zk"}}, "move.yaml: source.zokeeper: unknown key; did you mean zookeeper?"),
         ({"source": CLUSTER | {"follow": False}}, "move.yaml: source.follow: this key does not belong here"),
         ({"source": {"zookeeper": "zk"}}, "move.yaml: source.webhdfs: Field required; source.rootdir: Field required"),

@@ -1,10 +1,11 @@
 """Verify a pair of tables that something else keeps equal: HBase's own replication, or another tool.
 
 Each run is a pass. At first it reads regions whole, later only the rows that either side has written since the last
-pass, according to the logs of both clusters. It changes nothing on the clusters. The schedule is every five minutes
-($WALFERRY_VERIFY_CRON changes it). The Airflow Variable `walferry_verify` names the tables: JSON with the keys of the
-form, for example `{"tables": ["shop:orders"]}`; values from the form override the Variable. A run fails while rows
-differ, but an alert (`difference`) is sent only for new rows.
+pass, according to the logs of both clusters. It changes nothing on the clusters, except that it rolls the source's logs
+before it calls rows different if a `peer` is named. The schedule is every five minutes ($WALFERRY_VERIFY_CRON changes
+it). The Airflow Variable `walferry_verify` names the tables: JSON with the keys of the form, for example `{"tables":
+["shop:orders"]}`; values from the form override the Variable. A run fails while rows differ, but an alert
+(`difference`) is sent only for new rows.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from walferry.airflow.notifiers import send
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, record_trigger, step
 from walferry.errors import SidesDifferError
 from walferry.process import open_ledger
+from walferry.run.pair_spec import PairSpec
 from walferry.settings import Schedules
 
 log = logging.getLogger(__name__)
@@ -30,9 +32,10 @@ VARIABLE = "walferry_verify"
 DEFAULTS = {"name": "verify"}
 WHOLE_EVERY = "whole_every"
 PARAMS = spec_params(
-    keys=("name", "source", "target", "tables", "max_lag", "spot_check", "source_requests"),
+    keys=("name", "source", "target", "tables", "peer", "max_lag", "spot_check", "source_requests"),
     else_variable=VARIABLE,
     defaults=DEFAULTS,
+    model=PairSpec,
 ) | {
     WHOLE_EVERY: Param(
         None, type=["null", "number"], exclusiveMinimum=0, title="Days until a region is read whole again",
@@ -57,13 +60,13 @@ def pair_spec(params: Mapping[str, Any], variable: Any) -> tuple[dict[str, Any],
 def open_pair() -> str:
     """Find the pair's run, or open it. Returns the run's id."""
     from walferry.migration.pairs import pair_pass
-    from walferry.run.given_spec import parse_spec, refuse_window, resolve
+    from walferry.run.given_spec import parse_keys, refuse_window, resolve
 
     context = get_current_context()
     variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
     with final_errors():
         keys, days = pair_spec(dict(context["params"]), variable)
-        given = parse_spec(keys, origin="params")
+        given = parse_keys(PairSpec, keys, origin="params")
         refuse_window(given, "params")
         spec = resolve(given, airflow_connection)
         with open_ledger() as ledger:
@@ -76,12 +79,19 @@ def open_pair() -> str:
 @task(on_failure_callback=[])  # the task alerts itself, for new rows only
 def judge(run: str) -> None:
     """Fail while rows differ; alert for rows that no earlier alert has named."""
-    from walferry.migration.pairs.pair_findings import differing_rows, findings, new_differences, pass_line, told
+    from walferry.migration.pairs.pair_findings import (
+        differing_rows,
+        findings,
+        is_unjudged,
+        new_differences,
+        pass_line,
+        told,
+    )
 
     context = get_current_context()
     with step(run) as opened:
         facts = opened.done("pass")
-        log.info("%s: %s", run, pass_line(facts))
+        log.log(logging.WARNING if is_unjudged(facts) else logging.INFO, "%s: %s", run, pass_line(facts))
         found = findings(opened.ledger, SHOWN)
         news = new_differences(opened.ledger)
         rows = "; ".join(f"{row['row']} of {row['table']}: {row['detail']}" for row in found["differences"])

@@ -10,6 +10,7 @@ from typing import Any
 from walferry.amounts import amount, rows_differ
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import PassRecord, RunLedger
+from walferry.migration.pairs.pair_shipping import shipping_text
 
 _NOTE = "told difference"
 
@@ -23,14 +24,20 @@ def pass_facts(made: PassRecord) -> dict[str, Any]:
 def pass_line(facts: Mapping[str, Any]) -> str:
     """A finished pass as a line."""
     late = f", {facts['under_way_rows']} more under way" if facts["under_way_rows"] else ""
-    result = differing_rows(facts["differing_rows"]) or "equal"
+    shipped = facts.get("shipped")
+    result = differing_rows(facts["differing_rows"]) or ("not judged" if is_unjudged(facts) else "equal")
     second = f"; second reader: {facts['second_reader']['text']}" if facts["second_reader"] else ""
     return (
         f"pass {facts['number']}: {result}{late}; {facts['whole_regions']} of {amount(facts['regions'], 'region')} "
         f"read whole, {amount(facts['rows_read'], 'row')} and {facts['bytes_read'] / 1e6:.1f} MB of cells, "
         f"{facts['log_bytes'] / 1e6:.1f} MB of log with {amount(facts['written_rows'], 'row')}, "
-        f"in {facts['seconds']:.0f} s{second}"
+        f"in {facts['seconds']:.0f} s{second}{f'; {shipping_text(shipped)}' if shipped else ''}"
     )
+
+
+def is_unjudged(facts: Mapping[str, Any]) -> bool:
+    """Whether the peer that feeds a pair has not shipped what was written, so that rows that differ prove nothing."""
+    return bool(facts.get("shipped", {}).get("why"))
 
 
 def differing_rows(count: int) -> str:
@@ -94,4 +101,5 @@ def told(ledger: RunLedger) -> None:
 
 def _differing(ledger: RunLedger) -> dict[str, Any]:
     rows = [f"{d.table} {d.row.hex()}" for d in ledger.passes.differences() if d.state == "differs"]
-    return {"rows": sorted(rows), "unnamed": sum(region.unnamed for region in ledger.passes.regions())}
+    differing = sum(made.differing_rows for made in ledger.passes.latest(1))
+    return {"rows": sorted(rows), "unnamed": max(0, differing - len(rows))}

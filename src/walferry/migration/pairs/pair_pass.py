@@ -4,7 +4,8 @@ A pass first looks up which servers have the regions. Then it reads both logs fr
 and then the rows: all rows of a region, or those that the logs name and those that differed before (`pair_regions`). So
 every edit before the new place was there when the rows were read. Each region is recorded as soon as it is read; an
 interrupted pass continues with the other regions, from its own place. A second reader then reads some of the rows
-(`pair_spot_check`). Nothing is changed on either cluster.
+(`pair_spot_check`). Nothing is changed on either cluster, but if a replication peer is named, the source's logs are
+rolled before rows are said to differ (`pair_shipping`).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from walferry.migration.pairs.pair_plan import (
     why_whole,
 )
 from walferry.migration.pairs.pair_regions import Todo, read_regions, settle
+from walferry.migration.pairs.pair_shipping import Shipping, peer_faults
 from walferry.migration.pairs.pair_spot_check import Drawn, spot_check_pair
 from walferry.replay.keeping.retention import retention_of
 from walferry.replay.targets import target_faults
@@ -217,6 +219,7 @@ def _require_comparable(run: Run) -> None:
                 for attribute in ("IS_MOB", "NEW_VERSION_BEHAVIOR")
                 if family.attributes.get(attribute, "FALSE").upper() not in ("FALSE", "")
             ]
+    faults += peer_faults(run) if not faults else []
     if faults:
         raise UsageError(f"the pair cannot be verified: {'; '.join(faults)}", faults=faults)
 
@@ -277,10 +280,12 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     at_once = max(AT_ONCE, 2 * workers(session))
     for first in range(0, len(todo), at_once):
         read_regions(run, session, current, position, todo[first : first + at_once], drawn)
-    settle(run, session, current)
-    spot_check_pair(run, current, Borders(plan.sights), drawn, differed)
-    done = run.ledger.passes.finish(current, {sight.name for sight in plan.sights})
-    facts = pass_facts(done)
+    shipping = Shipping(run, differed)
+    settle(run, session, current, shipping)
+    spot_check_pair(run, current, Borders(plan.sights), drawn, differed, shipping)
+    there = {sight.name for sight in plan.sights}
+    done = run.ledger.passes.finish(current, there, judged=not shipping.why)
+    facts = pass_facts(done) | shipping.facts()
     log.info("%s: %s", run.run_id, pass_line(facts))
     return facts
 

@@ -15,6 +15,7 @@ from walferry.ledger import PassDifference, PassRecord, PassRegion
 from walferry.migration.comparing.written_rows import ROWS_AT_ONCE
 from walferry.migration.pairs.pair_plan import Sight
 from walferry.migration.pairs.pair_rows import PairRead, read_pair, still_differing
+from walferry.migration.pairs.pair_shipping import Shipping
 from walferry.migration.pairs.pair_spot_check import Drawn
 from walferry.migration.sides.digest import RangePair
 from walferry.migration.sides.stored_sides import rules_of
@@ -104,10 +105,12 @@ def _region(
     ]
 
 
-def settle(run: Run, session: SparkSession | None, current: PassRecord) -> None:
+def settle(run: Run, session: SparkSession | None, current: PassRecord, shipping: Shipping) -> None:
     """Read differing rows again until late edits have arrived."""
     overflown = [region for region in run.ledger.passes.regions() if region.unnamed and region.number == current.number]
-    if overflown:
+    if overflown and shipping.peer is not None:
+        shipping.ship()
+    elif overflown:
         time.sleep(run.spec.max_lag)
     for region in overflown:
         whole, _ = _table_pair(run, session, region.table)
@@ -125,4 +128,4 @@ def settle(run: Run, session: SparkSession | None, current: PassRecord) -> None:
         log.info(
             "%s: %s so far; reading these rows again for %d s", run.run_id, rows_differ(len(found)), run.spec.max_lag
         )
-        run.ledger.passes.settle(current, *still_differing(run, found))
+        run.ledger.passes.settle(current, *still_differing(run, found, shipping))

@@ -16,6 +16,7 @@ from walferry.hbase.rowkey import shown_row
 from walferry.ledger import PassDifference
 from walferry.migration.comparing.written_rows import LOOKED_AT_AGAIN, READERS, differing
 from walferry.migration.pairs.pair_log import is_fragile
+from walferry.migration.pairs.pair_shipping import Shipping
 from walferry.migration.sides.digest import Outcome, RangePair, Scan, compare_pair, scans
 from walferry.migration.sides.row_sides import Bounds, Cell, RowSides, row_sides
 from walferry.migration.sides.stored_sides import rules_of
@@ -23,6 +24,7 @@ from walferry.run.run import Run
 
 SHOWN_CELLS = 5
 """the most cells shown of a differing row, on each side"""
+NOT_LOOKED_AT = "it was not compared cell by cell: too many rows differ"
 _PAUSES = 4
 """about how many more readings fit until `max_lag` has passed"""
 
@@ -61,38 +63,54 @@ def read_pair(pair: RangePair) -> Iterator[PairRead]:
 
 
 def still_differing(
-    run: Run, found: Sequence[PassDifference], pause: Callable[[float], None] = time.sleep
+    run: Run, found: Sequence[PassDifference], shipping: Shipping, pause: Callable[[float], None] = time.sleep
 ) -> tuple[list[PassDifference], int]:
-    """The rows that still differ after `max_lag`, and how many rows were read to find out.
+    """The rows that still differ after `max_lag` and, if a peer feeds the pair, after that has shipped what was
+    written; and how many rows were read to find out.
 
-    A row `differs` if the same cell differed at the first and at the last reading. If other cells differed each time,
-    the row is `under way`: it is written all the time.
+    A row `differs` if the same cell differed at the first and at the last reading, between which a peer has shipped all
+    that it had at the first one. If other cells differed each time, the row is `under way`: it is written all the time.
     """
     left: dict[str, dict[bytes, PassDifference]] = {}
     for item in found:
         left.setdefault(item.table, {})[item.row] = item
     deadline, read = steady_s() + run.spec.max_lag, 0
-    first = {table: _look(run, table, sorted(rows)) for table, rows in left.items()}
-    while any(left.values()):
+
+    def read_again() -> None:
+        nonlocal read
         for table, rows in left.items():
             still = differing(run, table, sorted(rows)) if rows else {}
             read += len(rows)
             left[table] = {row: item for row, item in rows.items() if row in still}
+
+    first = _look_at_all(run, left)
+    while any(left.values()):
+        read_again()
         if steady_s() >= deadline or not any(left.values()):
             break
         pause(min(run.spec.max_lag / _PAUSES, max(0.1, deadline - steady_s())))
+    if shipping.peer is not None and any(left.values()):
+        first = _look_at_all(run, left)
+        shipping.ship()
+        read_again()
+    last = _look_at_all(run, left)
     result = []
     for table, rows in left.items():
-        last = _look(run, table, sorted(rows))
-        read += len(last)
         for row, item in rows.items():
-            if row not in last:
-                result.append(
-                    replace(item, state="differs", detail="it was not compared cell by cell: too many rows differ")
-                )
-            elif (sides := last[row]) is not None:
-                result.append(judged(item, first[table].get(row), sides))
-    return result, read
+            if row not in last[table]:
+                result.append(shipping.judged(replace(item, state="differs", detail=NOT_LOOKED_AT)))
+            elif (sides := last[table][row]) is not None:
+                one = judged(item, first[table].get(row), sides)
+                was_equal = shipping.peer is not None and first[table].get(row, sides) is None
+                # It was written after the logs were rolled, so nothing says that this is shipped.
+                result.append(shipping.judged(replace(one, state="under way") if was_equal else one))
+    return result, read + sum(map(len, last.values()))
+
+
+def _look_at_all(
+    run: Run, rows: Mapping[str, Mapping[bytes, PassDifference]]
+) -> dict[str, Mapping[bytes, RowSides | None]]:
+    return {table: _look(run, table, sorted(of)) for table, of in rows.items()}
 
 
 def judged(item: PassDifference, before: RowSides | None, now: RowSides) -> PassDifference:

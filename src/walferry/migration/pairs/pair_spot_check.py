@@ -28,6 +28,7 @@ from walferry.migration.comparing.second_reader import (
 from walferry.migration.comparing.spot_check import ONLY_SECOND, UNREAD
 from walferry.migration.pairs.pair_plan import Borders
 from walferry.migration.pairs.pair_rows import still_differing
+from walferry.migration.pairs.pair_shipping import Shipping
 from walferry.run.notes.spot_check import SpotCheck, last_spot_check, note_spot_check, why_none
 from walferry.run.run import Run
 
@@ -78,7 +79,7 @@ class Drawn:
 
 
 def spot_check_pair(
-    run: Run, current: PassRecord, borders: Borders, drawn: Drawn, before: Sequence[PassDifference]
+    run: Run, current: PassRecord, borders: Borders, drawn: Drawn, before: Sequence[PassDifference], shipping: Shipping
 ) -> None:
     """Have the second reader read rows of a pass, after the pass's own differences have settled, and record the result.
 
@@ -108,7 +109,7 @@ def spot_check_pair(
         ]  # fmt: skip
 
     suspects = [item for table, one in readings.items() for item in new(table, one.differing, ONLY_SECOND)]
-    late, rows_read = still_differing(run, suspects) if suspects else ([], 0)
+    late, rows_read = still_differing(run, suspects, shipping) if suspects else ([], 0)
     ours = known | {(item.table, item.row) for item in late}
     found: list[PassDifference] = []
     checks: list[SpotCheck] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from unit.migration.pair_ledger import differs
 from walferry.formats.cells import CellType
-from walferry.ledger import Ledger
+from walferry.ledger import Ledger, PassDifference
 from walferry.migration.pairs import pair_rows
 from walferry.migration.pairs.pair_rows import differing_cells_text, judged, still_differing
+from walferry.migration.pairs.pair_shipping import Shipping
 from walferry.migration.sides.row_sides import Cell, RowSides
 from walferry.run.run import Run
 
@@ -87,7 +88,7 @@ def test_a_row_that_arrives_within_the_lag_does_not_differ(run: Run, monkeypatch
         if clusters.now >= 20:
             clusters.rows[b"b"] = None
 
-    found, read = still_differing(run, [ITEM, replace(ITEM, row=b"b")], pause)
+    found, read = still_differing(run, [ITEM, replace(ITEM, row=b"b")], Shipping(run, []), pause)
     assert [(item.row, item.state) for item in found] == [(b"a", "differs")]
     assert 30 <= clusters.now < 40
     assert read >= 4
@@ -96,7 +97,7 @@ def test_a_row_that_arrives_within_the_lag_does_not_differ(run: Run, monkeypatch
 def test_nobody_waits_once_all_rows_are_equal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = Clusters(monkeypatch)
     clusters.rows = {b"a": None}
-    assert still_differing(run, [ITEM], clusters.pause) == ([], 1)
+    assert still_differing(run, [ITEM], Shipping(run, []), clusters.pause) == ([], 1)
     assert clusters.now == 0
 
 
@@ -104,8 +105,98 @@ def test_rows_beyond_those_that_are_looked_at_one_by_one_differ_too(run: Run, mo
     clusters = Clusters(monkeypatch)
     clusters.rows = {b"a": sides([cell(1)]), b"b": sides([cell(1)])}
     monkeypatch.setattr(pair_rows, "_look", lambda run, table, rows: {row: clusters.rows[row] for row in rows[:1]})
-    found, _ = still_differing(run, [ITEM, replace(ITEM, row=b"b")], clusters.pause)
+    found, _ = still_differing(run, [ITEM, replace(ITEM, row=b"b")], Shipping(run, []), clusters.pause)
     assert [(item.state, item.detail[:11]) for item in found] == [
         ("differs", "only at the"),
         ("differs", "it was not "),
     ]
+
+
+class Peer(Shipping):
+    """A peer that ships by `then`, or does not, `because`."""
+
+    def __init__(
+        self,
+        run: Run,
+        then: Callable[[], None] = lambda: None,
+        because: str = "",
+        before: Sequence[PassDifference] = (),
+    ) -> None:
+        super().__init__(run, before)
+        self.peer, self._then, self._because, self.asked = "east", then, because, 0
+
+    def ship(self) -> None:
+        self.asked += 1
+        self._then()
+        self.why = self._because
+
+
+def test_a_row_that_is_equal_once_all_is_shipped_does_not_differ(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {b"a": sides([cell(1)]), b"b": sides([cell(1)])}
+    peer = Peer(run, lambda: clusters.rows.update({b"b": None}))
+    found, _ = still_differing(run, [ITEM, replace(ITEM, row=b"b")], peer, clusters.pause)
+    assert [(item.row, item.state) for item in found] == [(b"a", "differs")]
+
+
+def test_nothing_is_shipped_for_rows_that_arrive_within_the_lag(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {b"a": None}
+    peer = Peer(run)
+    assert still_differing(run, [ITEM], peer, clusters.pause) == ([], 1)
+    assert peer.asked == 0
+
+
+def test_a_row_that_was_written_after_the_logs_were_rolled_is_under_way(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row a had arrived when they were rolled; of row b, another cell differed."""
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {b"a": None, b"b": sides([cell(1)])}
+    monkeypatch.setattr(clusters, "differing", lambda run, table, rows: dict.fromkeys(rows, ""))
+    monkeypatch.setattr(pair_rows, "differing", clusters.differing)
+    peer = Peer(run, lambda: clusters.rows.update({b"a": sides([cell(2)]), b"b": sides([cell(2)])}))
+    found, _ = still_differing(run, [ITEM, replace(ITEM, row=b"b")], peer, clusters.pause)
+    assert [item.state for item in found] == ["under way", "under way"]
+
+
+def test_a_cell_that_differed_when_the_logs_were_rolled_and_still_does_makes_the_row_differ(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first, another one did."""
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {b"a": sides([cell(1)])}
+
+    def pause(seconds: float) -> None:
+        clusters.pause(seconds)
+        clusters.rows[b"a"] = sides([cell(2)])
+
+    found, _ = still_differing(run, [ITEM], Peer(run), pause)
+    assert [(item.state, item.detail) for item in found] == [("differs", "only at the source: put f:q at 2")]
+
+
+def test_rows_differ_only_as_an_earlier_pass_has_found_if_it_is_not_known_that_all_is_shipped(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {row: sides([cell(1)]) for row in (b"a", b"b", b"c")}
+    known = replace(ITEM, state="differs", detail="only at the source: put f:q at 1")
+    before = [known, replace(known, row=b"b", detail="only at the source: put f:q at 0")]
+    peer = Peer(run, because="not shipped in 60 s", before=before)
+    items = [replace(ITEM, row=row) for row in (b"a", b"b", b"c")]
+    found, _ = still_differing(run, items, peer, clusters.pause)
+    assert [(item.row, item.state) for item in found] == [
+        (b"a", "differs"),
+        (b"b", "under way"),
+        (b"c", "under way"),
+    ]
+
+
+def test_rows_beyond_those_that_are_looked_at_one_by_one_are_read_again_once_all_is_shipped(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {b"a": sides([cell(1)]), b"b": sides([cell(1)])}
+    monkeypatch.setattr(pair_rows, "_look", lambda run, table, rows: {row: clusters.rows[row] for row in rows[:1]})
+    peer = Peer(run, lambda: clusters.rows.update({b"a": None, b"b": None}))
+    assert still_differing(run, [ITEM, replace(ITEM, row=b"b")], peer, clusters.pause)[0] == []

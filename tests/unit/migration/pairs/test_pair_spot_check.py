@@ -20,6 +20,7 @@ from walferry.migration.comparing.spot_check import ONLY_SECOND, UNREAD
 from walferry.migration.pairs import pair_rows, pair_spot_check
 from walferry.migration.pairs.pair_findings import new_differences, pass_facts, pass_line, told
 from walferry.migration.pairs.pair_plan import Borders, sights
+from walferry.migration.pairs.pair_shipping import Shipping
 from walferry.migration.pairs.pair_spot_check import Drawn, spot_check_pair
 from walferry.migration.sides.row_sides import RowSides
 from walferry.run.run import Run
@@ -90,7 +91,7 @@ class Pair(Clusters):
         drawn.add("t", around, exactly)
         drawn.keep()
         run.ledger.passes.record(current, both, ours)
-        spot_check_pair(run, current, BORDERS, drawn, before)
+        spot_check_pair(run, current, BORDERS, drawn, before, Shipping(run, before))
         return run.ledger.passes.finish(current, {("t", "r1"), ("t", "r2")})
 
     def found(self) -> list[tuple[bytes, str, str]]:
