@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any, cast
+
 import pytest
 
+from walferry.errors import TransientError
 from walferry.hbase.replication_queues import QueueNode
 from walferry.hbase.zookeeper import Server
+from walferry.replication import shipped
+from walferry.replication.finding import NotReplicatedError
 from walferry.replication.shipped import Fence, Shipped, line, unqueued
 from walferry.wal.files import Place, WalFile
 
@@ -99,6 +105,79 @@ def wal(server: Server, number: int, place: Place = Place.LIVE) -> WalFile:
 def test_a_live_servers_log_that_is_in_no_queue_is_told(listed: list[WalFile], missing: list[str]) -> None:
     found = unqueued("p", BEFORE, listed, [ONE, TWO, Server("rs3", 16020, 3)])
     assert [one.split(" has its log ")[1].split(":")[0] for one in found] == missing
+
+
+class Cluster:
+    """A source with one peer, whose queues and logs are what a test says at each look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: list[QueueNode], lost: Collection[str] = ()) -> None:
+        self.looks, self.asked, self.refusal = list(looks), list[str](), ""
+        self.lost = set(lost)
+        self.now: list[QueueNode] = []
+        for name, value in (
+            ("require_readable_queues", lambda source: None), ("_enabled", lambda spec, source: ["p"]),
+            ("queue_nodes", lambda source, peers: self.next()), ("waiting_files", lambda source, peer: []),
+            ("list_wals", lambda files, root: self.wals()), ("look", self.no_causes), ("LOOK_SECONDS", 0),
+            ("SETTLE_SECONDS", 0.05), ("ROLL_AGAIN_SECONDS", 0.05),
+        ):  # fmt: skip
+            monkeypatch.setattr(shipped, name, value)
+
+    def next(self) -> list[QueueNode]:
+        self.now = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return self.now
+
+    def wals(self) -> list[WalFile]:
+        names = {log for node in self.now for log in node.logs} - self.lost
+        return [WalFile(one, one.rpartition(".")[0], "", 1, one, Place.ARCHIVED, 0) for one in names]
+
+    def no_causes(self, spec: Any, stuck_ms: int) -> Any:
+        raise TransientError("the name node is away")
+
+    def servers(self) -> list[Server]:
+        return [ONE, TWO]
+
+    def roll_wal(self, server: Server, *, attempts: int) -> None:
+        self.asked.append(server.name)
+        if self.refusal:
+            raise TransientError(self.refusal)
+
+    def ship(self, wait_s: float) -> list[Shipped]:
+        return shipped.ship(cast(Any, None), cast(Any, self), cast(Any, None), "", wait_s)
+
+
+ROLLED = [node(ONE, name(ONE, 11)), node(TWO, name(TWO, 12))]
+
+
+def test_it_is_shipped_once_no_queue_has_a_log_from_before_the_roll(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Cluster(monkeypatch, BEFORE, BEFORE, [ROLLED[0], BEFORE[1]], ROLLED)
+    (one,) = source.ship(60)
+    assert (one.queues, one.logs) == (2, 3)
+    assert source.asked[:2] == [ONE.name, TWO.name]
+
+
+def test_a_server_that_does_not_roll_is_asked_again_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Cluster(monkeypatch, BEFORE, BEFORE, [ROLLED[0], BEFORE[1]])
+    source.refusal = "it does not answer"
+    with pytest.raises(NotReplicatedError) as refused:
+        source.ship(0.5)
+    assert str(refused.value) == (
+        f"not shipped in 0.5 s: peer p: {TWO.name} has not shipped {name(TWO, 9)}: its log is not rolled: it does not "
+        "answer; its cause could not be looked for: the name node is away"
+    )
+    assert source.asked.count(TWO.name) > 1
+
+
+def test_a_log_whose_file_is_lost_proves_nothing_even_if_it_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Cluster(monkeypatch, BEFORE, lost=[name(ONE, 7)])
+    with pytest.raises(NotReplicatedError, match=f"log lost: HDFS has no such file: {name(ONE, 7)}"):
+        source.ship(60)
+    assert source.asked == [], "nothing is rolled"
+
+
+def test_a_peer_whose_queues_were_removed_has_not_shipped_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Cluster(monkeypatch, BEFORE, BEFORE, [])
+    with pytest.raises(NotReplicatedError, match="peer p was removed meanwhile"):
+        source.ship(60)
 
 
 def test_people_read_what_was_waited_for() -> None:
