@@ -9,7 +9,8 @@ from typing import Any
 
 from walferry.clock import iso
 from walferry.errors import WalferryError
-from walferry.hbase.peers import name_text, peer_configs
+from walferry.hbase.descriptors import name_text
+from walferry.hbase.peers import peer_configs
 from walferry.ledger import PassDifference
 from walferry.replication.finding import NotReplicatedError
 from walferry.replication.shipped import Shipped, ship
