@@ -117,6 +117,8 @@ def test_a_pair_under_load_is_equal_and_a_row_that_is_spoilt_at_the_target_alone
 def test_rows_that_wait_in_a_stuck_queue_are_not_called_different_and_the_pass_says_what_stops_them(
     pair: Pair, source: MiniCluster, target: MiniCluster, at_source: HBaseClient
 ) -> None:
+    pair.write(pair.at_target, pair.table, b"spoilt")
+    assert pair.one_pass()["differing_rows"] == 1
     pair.at_target.disable_table(pair.beside)
     pair.write(at_source, pair.beside, b"stops")
     rows = iter(b"waits%d" % n for n in range(100))
