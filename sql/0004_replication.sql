@@ -15,3 +15,7 @@ CREATE TABLE peer_looks (
     stuck_queues    INTEGER NOT NULL CHECK (stuck_queues >= 0),    -- that have not shipped an edit for a minute
     PRIMARY KEY (run_id, looked_ms, peer)
 );
+
+-- What the replication peer of a pair was seen to ship before rows were judged (pair_shipping.py): JSON with peer,
+-- rolled_ms, shipped_ms, queues, logs, files, and why, if it did not ship, so that rows were not judged.
+ALTER TABLE passes ADD COLUMN shipped TEXT NOT NULL DEFAULT '{}';

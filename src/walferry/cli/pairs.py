@@ -53,7 +53,7 @@ def verify(
 
 
 def _verify_pair(path: Path, whole_every: float | None, dry_run: bool, as_json: bool, ledger: str | None) -> None:
-    from walferry.migration.pairs.pair_findings import differing_rows, findings, pass_line
+    from walferry.migration.pairs.pair_findings import differing_rows, findings, pass_line, require_judged
     from walferry.migration.pairs.pair_pass import (
         WHOLE_EVERY_DAYS,
         describe_plan,
@@ -84,6 +84,7 @@ def _verify_pair(path: Path, whole_every: float | None, dry_run: bool, as_json: 
         _print_findings(facts, found)
     if facts["differing_rows"]:
         raise SidesDifferError(f"pair {record.name}: {differing_rows(facts['differing_rows'])}", run=record.run_id)
+    require_judged(record.name, facts)
 
 
 def _print_plan(plan: dict[str, Any], as_json: bool) -> None:

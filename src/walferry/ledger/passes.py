@@ -23,7 +23,8 @@ KEPT = 1_000
 @dataclass(frozen=True)
 class PassRecord:
     """One pass. `reasons`: why regions were read whole, and how many for each reason. `second_reader`: what the second
-    reader found, as `run.notes.spot_check.SpotCheck.facts` returns it."""
+    reader found, as `run.notes.spot_check.SpotCheck.facts` returns it. `shipped`: what the peer that feeds the pair was
+    seen to ship before rows were judged, or `why` it did not, so that they were not; {} if no row had to be judged."""
 
     number: int
     attempt: int
@@ -39,6 +40,12 @@ class PassRecord:
     under_way_rows: int = 0
     reasons: dict[str, Any] = field(default_factory=dict)
     second_reader: dict[str, Any] = field(default_factory=dict)
+    shipped: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def not_judged(self) -> str:
+        """Why rows that differed to the end were not judged; "" if they were, or there were none."""
+        return str(self.shipped.get("why", "")) if self.under_way_rows else ""
 
 
 @dataclass(frozen=True)
@@ -220,11 +227,14 @@ class Passes:
                 connection, current, rows_read=before.rows_read + rows_read, second_reader=to_json(second_reader)
             )
 
-    def finish(self, current: PassRecord, there: Collection[tuple[str, str]], *, judged: bool = True) -> PassRecord:
+    def finish(
+        self, current: PassRecord, there: Collection[tuple[str, str]], shipped: Mapping[str, Any] | None = None
+    ) -> PassRecord:
         """End a pass that has read every region in `there` (table, region). Forgets all other regions.
 
-        `judged`: whether rows that the ledger does not list differ; if not, they are under way.
+        `shipped`: as in the record. If rows were not judged, those that the ledger does not list are under way.
         """
+        judged = not (shipped or {}).get("why")
         kept, rows = self._store.table("pass_regions"), self._store.table("pass_differences")
         positions = self._store.table("pass_positions")
         ended_ms = now_ms()
@@ -244,7 +254,10 @@ class Passes:
             unnamed = sum(region.unnamed for region in regions)
             differing = sum(d.state == "differs" for d in differences) + (unnamed if judged else 0)
             under_way = sum(d.state == "under way" for d in differences) + (0 if judged else unnamed)
-            self._change(connection, current, ended_ms=ended_ms, differing_rows=differing, under_way_rows=under_way)
+            self._change(
+                connection, current, ended_ms=ended_ms, differing_rows=differing, under_way_rows=under_way,
+                shipped=to_json(shipped or {}),
+            )  # fmt: skip
             done = self._current(connection, current)
             inputs = {"pass": done.number, "regions": done.regions, "whole": done.whole_regions, "rows": done.rows_read}
             inputs |= {f"second_reader_{what}": done.second_reader.get(what, 0) for what in ("rows", "differing")}

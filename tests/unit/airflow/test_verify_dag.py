@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from walferry.ledger import RunLedger
 from walferry.migration.pairs.pair_findings import pass_facts
 from walferry.migration.pairs.pair_pass import open_pair
 from walferry.process import open_ledger
+from walferry.run.progress.state import state_of
 from walferry.run.spec import ResolvedSpec
 
 
@@ -51,10 +53,11 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLedger]
         yield ledger.of(open_pair(ledger, ResolvedSpec.model_validate(SPEC), "test", 7).run_id)
 
 
-def judged(pair: RunLedger, *rows: bytes) -> None:
-    """A pass that finds these rows, and the task after it."""
+def judged(pair: RunLedger, *rows: bytes, why: str = "") -> None:
+    """A pass that finds these rows, and the task after it. `why`: why the peer did not ship what was written."""
     attempt = pair.phases.start("pass")
-    made = one_pass(pair, *map(differs, rows), attempt=attempt)
+    found = [replace(differs(row), state="under way" if why else "differs") for row in rows]
+    made = one_pass(pair, *found, attempt=attempt, shipped={"peer": "east", "why": why} if why else None)
     pair.phases.finish("pass", pass_facts(made), attempt=attempt)
     verify.judge.function(pair.run_id)
 
@@ -81,3 +84,28 @@ def test_rows_that_differ_fail_each_run_and_alert_only_when_they_are_new(
         "event": "difference", "dag": "hbase_verify", "dag_run": "scheduled__1", "task": "judge", "run": "move-1",
         "message": "pair move: 1 row differs: a of t: only at the target: put f:q at 5",
     }  # fmt: skip
+
+
+def test_rows_that_cannot_be_judged_fail_each_run_and_alert_once_until_they_are(
+    pair: RunLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def send(message: dict[str, Any]) -> bool:
+        sent.append(message)
+        return len(sent) > 1  # the webhook does not accept the first one
+
+    monkeypatch.setattr(verify, "send", send)
+    for alerts in (1, 2, 2):
+        with pytest.raises(
+            AirflowFailException, match="pair move: 1 row differs and is not judged: not shipped in 60 s"
+        ):
+            judged(pair, b"a", why="not shipped in 60 s")
+        assert len(sent) == alerts
+        assert state_of(pair).name == "stuck"
+        assert "1 row differs and is not judged: not shipped in 60 s" in state_of(pair).cause
+    judged(pair, why="not shipped in 60 s")  # but the rows were equal after all
+    assert state_of(pair).name == "following"
+    with pytest.raises(AirflowFailException, match="not judged"):
+        judged(pair, b"a", why="not shipped in 60 s")
+    assert [message["event"] for message in sent] == ["replication"] * 3

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from walferry.ledger import PassDifference, PassRecord, PassRegion, RunLedger
 from walferry.ledger.passes import RowState
@@ -20,11 +21,12 @@ def differs(row: bytes, region: str = "r1", state: RowState = "differs", found_m
 
 
 def one_pass(
-    run: RunLedger, *rows: PassDifference, regions: Sequence[PassRegion] = (REGION,), attempt: int = 1
-) -> PassRecord:
+    run: RunLedger, *rows: PassDifference, regions: Sequence[PassRegion] = (REGION,), attempt: int = 1,
+    shipped: Mapping[str, Any] | None = None,
+) -> PassRecord:  # fmt: skip
     """A whole pass that read these regions and found these rows."""
     current = run.passes.begin(attempt)
     position = run.passes.keep_position(current, {}, {}, 1, 100, 3)
     made = [replace(one, number=current.number, position=position) for one in regions]
     run.passes.record(current, made, rows)
-    return run.passes.finish(current, {(one.table, one.region) for one in regions})
+    return run.passes.finish(current, {(one.table, one.region) for one in regions}, shipped)

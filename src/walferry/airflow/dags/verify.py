@@ -78,38 +78,44 @@ def open_pair() -> str:
 
 @task(on_failure_callback=[])  # the task alerts itself, for new rows only
 def judge(run: str) -> None:
-    """Fail while rows differ; alert for rows that no earlier alert has named."""
+    """Fail while rows differ, or cannot be judged; alert for rows that no earlier alert has named."""
     from walferry.migration.pairs.pair_findings import (
         differing_rows,
         findings,
-        is_unjudged,
         new_differences,
+        news_of_judging,
         pass_line,
+        require_judged,
         told,
+        told_judging,
     )
 
     context = get_current_context()
     with step(run) as opened:
         facts = opened.done("pass")
-        log.log(logging.WARNING if is_unjudged(facts) else logging.INFO, "%s: %s", run, pass_line(facts))
+        log.info("%s: %s", run, pass_line(facts))
         found = findings(opened.ledger, SHOWN)
         news = new_differences(opened.ledger)
         rows = "; ".join(f"{row['row']} of {row['table']}: {row['detail']}" for row in found["differences"])
         message = f"pair {opened.record.name}: {differing_rows(facts['differing_rows'])}: {rows}"
-        if news:
-            instance = context["ti"]
-            sent = send(
-                {
-                    "event": "difference", "dag": instance.dag_id, "dag_run": context["run_id"],
-                    "task": instance.task_id, "run": run, "message": message,
-                }
-            )  # fmt: skip
-            if not sent:
-                log.warning("the alert was not accepted: the next run sends it again")
-        if not news or sent:
+        if not news or _sent(context, run, "difference", message):
             told(opened.ledger)
+        unjudged = f"pair {opened.record.name}: rows that differ are not judged: {facts['not_judged']}"
+        if not news_of_judging(opened.ledger, facts) or _sent(context, run, "replication", unjudged):
+            told_judging(opened.ledger, facts)
         if facts["differing_rows"]:
             raise SidesDifferError(message, run=run)
+        require_judged(opened.record.name, facts)
+
+
+def _sent(context: Mapping[str, Any], run: str, event: str, message: str) -> bool:
+    """Send an alert. Returns whether it was accepted."""
+    instance = context["ti"]
+    about = {"dag": instance.dag_id, "dag_run": context["run_id"], "task": instance.task_id, "run": run}
+    if send({"event": event, **about, "message": message}):
+        return True
+    log.warning("the alert was not accepted: the next run sends it again")
+    return False
 
 
 def hbase_verify() -> DAG:

@@ -11,33 +11,38 @@ from walferry.amounts import amount, rows_differ
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import PassRecord, RunLedger
 from walferry.migration.pairs.pair_shipping import shipping_text
+from walferry.replication.finding import NotReplicatedError
 
-_NOTE = "told difference"
+_NOTE, _NOT_JUDGED = "told difference", "told not judged"
 
 
 def pass_facts(made: PassRecord) -> dict[str, Any]:
     """A pass as plain values."""
     seconds = None if made.ended_ms is None else round((made.ended_ms - made.started_ms) / 1000, 1)
-    return asdict(made) | {"seconds": seconds}
+    return asdict(made) | {"seconds": seconds, "not_judged": made.not_judged}
 
 
 def pass_line(facts: Mapping[str, Any]) -> str:
     """A finished pass as a line."""
     late = f", {facts['under_way_rows']} more under way" if facts["under_way_rows"] else ""
-    shipped = facts.get("shipped")
-    result = differing_rows(facts["differing_rows"]) or ("not judged" if is_unjudged(facts) else "equal")
+    shipped = facts["shipped"]
+    told = shipped and (facts["not_judged"] or not shipped["why"])
+    result = differing_rows(facts["differing_rows"]) or ("not judged" if facts["not_judged"] else "equal")
     second = f"; second reader: {facts['second_reader']['text']}" if facts["second_reader"] else ""
     return (
         f"pass {facts['number']}: {result}{late}; {facts['whole_regions']} of {amount(facts['regions'], 'region')} "
         f"read whole, {amount(facts['rows_read'], 'row')} and {facts['bytes_read'] / 1e6:.1f} MB of cells, "
         f"{facts['log_bytes'] / 1e6:.1f} MB of log with {amount(facts['written_rows'], 'row')}, "
-        f"in {facts['seconds']:.0f} s{second}{f'; {shipping_text(shipped)}' if shipped else ''}"
+        f"in {facts['seconds']:.0f} s{second}{f'; {shipping_text(shipped)}' if told else ''}"
     )
 
 
-def is_unjudged(facts: Mapping[str, Any]) -> bool:
-    """Whether the peer that feeds a pair has not shipped what was written, so that rows that differ prove nothing."""
-    return bool(facts.get("shipped", {}).get("why"))
+def require_judged(name: str, facts: Mapping[str, Any]) -> None:
+    """Raise NotReplicatedError if rows differ in a finished pass over the pair of this name, and nobody can tell
+    whether they are only not shipped yet."""
+    if facts["not_judged"]:
+        rows = amount(facts["under_way_rows"], "row differs and is", "rows differ and are")
+        raise NotReplicatedError(f"pair {name}: {rows} not judged: {facts['not_judged']}", findings=[])
 
 
 def differing_rows(count: int) -> str:
@@ -89,6 +94,16 @@ def new_differences(ledger: RunLedger) -> bool:
     before = ledger.notes.get(_NOTE) or {"rows": [], "unnamed": 0}
     now = _differing(ledger)
     return bool(set(now["rows"]) - set(before["rows"])) or now["unnamed"] > before["unnamed"]
+
+
+def news_of_judging(ledger: RunLedger, facts: Mapping[str, Any]) -> bool:
+    """Whether rows are not judged in a finished pass, and nobody has been notified since they last were."""
+    return bool(facts["not_judged"]) and not ledger.notes.text(_NOT_JUDGED)
+
+
+def told_judging(ledger: RunLedger, facts: Mapping[str, Any]) -> None:
+    """Record that people know whether rows are judged."""
+    ledger.notes.keep_text(_NOT_JUDGED, facts["not_judged"])
 
 
 def told(ledger: RunLedger) -> None:

@@ -284,8 +284,7 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     settle(run, session, current, shipping)
     spot_check_pair(run, current, Borders(plan.sights), drawn, differed, shipping)
     there = {sight.name for sight in plan.sights}
-    done = run.ledger.passes.finish(current, there, judged=not shipping.why)
-    facts = pass_facts(done) | shipping.facts()
+    facts = pass_facts(run.ledger.passes.finish(current, there, shipping.facts()))
     log.info("%s: %s", run.run_id, pass_line(facts))
     return facts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -59,14 +59,14 @@ class Shipping:
         return replace(item, state="under way")
 
     def facts(self) -> dict[str, Any]:
-        """What is recorded with the pass; {} if nothing had to be shipped."""
+        """`PassRecord.shipped`; {} if nothing had to be shipped."""
         if self.proof is not None:
-            return {"shipped": asdict(self.proof) | {"why": ""}}
-        return {"shipped": {"peer": self.peer, "why": self.why}} if self.why else {}
+            return asdict(self.proof) | {"why": ""}
+        return {"peer": self.peer, "why": self.why} if self.why else {}
 
 
-def shipping_text(shipped: dict[str, Any]) -> str:
-    """For people, of the facts of a pass."""
+def shipping_text(shipped: Mapping[str, Any]) -> str:
+    """For people, of `PassRecord.shipped`."""
     if shipped["why"]:
         return f"rows that differ are NOT JUDGED: {shipped['why']}"
     return f"peer {shipped['peer']} had shipped all that was written before {iso(shipped['rolled_ms'])}"

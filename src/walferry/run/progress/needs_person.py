@@ -168,5 +168,9 @@ def pair_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord])
     made = last_pass(ledger) if run.kind == "pair" else None
     if made is None:
         return None
+    newest = phases[-1] if phases else None
+    if made.not_judged and not made.differing_rows:
+        step = "have the peer ship: do what the cause names; the next pass judges the rows"
+        return state_at("stuck", verdict(made), newest, run, step)
     name: StateName = "differing" if made.differing_rows else "following"
-    return state_at(name, verdict(made), phases[-1] if phases else None, run, "" if made.differing_rows else "none")
+    return state_at(name, verdict(made), newest, run, "" if made.differing_rows else "none")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unit.migration.filled_ledger import SPEC
-from unit.migration.pair_ledger import REGION, differs, region
-from walferry.ledger import Ledger
+from unit.migration.pair_ledger import REGION, differs, one_pass, region
+from walferry.ledger import Ledger, PassDifference
 from walferry.migration.pairs import pair_shipping
 from walferry.migration.pairs.pair_findings import new_differences, pass_facts, pass_line, told
 from walferry.migration.pairs.pair_pass import open_pair
@@ -55,7 +56,7 @@ def test_a_pass_tells_what_its_peer_had_shipped(run: Run, monkeypatch: pytest.Mo
     shipping.ship()
     assert ships.waits == [60]
     facts = shipping.facts()
-    assert facts["shipped"] == {
+    assert facts == {
         "peer": "east", "rolled_ms": ROLLED_MS, "shipped_ms": ROLLED_MS + 1000, "queues": 2, "logs": 2, "files": 0,
         "why": "",
     }  # fmt: skip
@@ -70,9 +71,12 @@ def test_a_pass_that_cannot_judge_says_so_and_why_and_waits_only_once(
     shipping.ship()
     shipping.ship()
     assert len(ships.waits) == 1
-    line = told_line(run, shipping.facts())
-    assert line.startswith("pass 1: not judged")
+    line = told_line(run, shipping.facts(), replace(differs(b"a"), state="under way"))
+    assert line.startswith("pass 1: not judged, 1 more under way")
     assert line.endswith(f"; rows that differ are NOT JUDGED: {STUCK}")
+    line = told_line(run, shipping.facts())  # all rows were equal in the end
+    assert line.startswith("pass 2: equal; ")
+    assert "JUDGED" not in line
 
 
 def test_a_peer_that_stops_after_it_was_seen_to_ship_is_no_proof(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,13 +85,11 @@ def test_a_peer_that_stops_after_it_was_seen_to_ship_is_no_proof(run: Run, monke
     shipping = Shipping(run, [])
     shipping.ship()
     shipping.ship()
-    assert shipping.facts()["shipped"] == {"peer": "east", "why": STUCK}
+    assert shipping.facts() == {"peer": "east", "why": STUCK}
 
 
-def told_line(run: Run, facts: dict[str, Any]) -> str:
-    current = run.ledger.passes.begin(1)
-    done = run.ledger.passes.finish(current, set(), judged=not facts["shipped"]["why"])
-    return pass_line(pass_facts(done) | facts)
+def told_line(run: Run, shipped: dict[str, Any], *rows: PassDifference) -> str:
+    return pass_line(pass_facts(one_pass(run.ledger, *rows, shipped=shipped)))
 
 
 def test_rows_that_no_list_has_are_under_way_and_no_news_until_a_pass_can_judge_them(run: Run) -> None:
@@ -96,7 +98,7 @@ def test_rows_that_no_list_has_are_under_way_and_no_news_until_a_pass_can_judge_
         position = run.ledger.passes.keep_position(current, {}, {}, 1, 100, 3)
         crowded = region(unnamed=7, number=current.number, position=position)
         run.ledger.passes.record(current, [crowded], [])
-        done = run.ledger.passes.finish(current, {(REGION.table, REGION.region)}, judged=judged)
+        done = run.ledger.passes.finish(current, {(REGION.table, REGION.region)}, {} if judged else {"why": STUCK})
         assert (done.differing_rows, done.under_way_rows) == (differing, under_way)
         assert new_differences(run.ledger) is judged
         told(run.ledger)

@@ -16,6 +16,7 @@ function reasons(made) {
 function verdict(made) {
   if (made.seconds === null) return { kind: "badge", state: "partly done", text: "not over" };
   if (made.differing_rows) return { kind: "badge", state: "differs", text: made.differing_rows === 1 ? "1 row differs" : `${count(made.differing_rows)} rows differ` };
+  if (made.not_judged) return { kind: "badge", state: "differs", text: `${count(made.under_way_rows)} rows not judged` };
   return { kind: "badge", state: "equal", text: made.under_way_rows ? `equal, ${count(made.under_way_rows)} rows under way` : "equal" };
 }
 
