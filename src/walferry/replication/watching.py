@@ -201,7 +201,7 @@ def peer_look(peer: PeerStatus, looked_ms: int) -> PeerLook:
     return PeerLook(
         peer.peer, looked_ms, max(known, default=0) if len(known) == len(ages) else None, peer.bytes,
         peer.pinned_bytes, peer.waiting_files, sum(len(queue.lost_logs) for queue in peer.queues),
-        sum(queue.stuck for queue in peer.queues),
+        len({(queue.server, queue.writer) for queue in peer.queues if queue.stuck}),
     )  # fmt: skip
 
 
@@ -229,19 +229,24 @@ def troubles_of(
 def _of_logs(peer: PeerStatus, queue: QueueStatus) -> Iterator[Trouble]:
     if lost := queue.lost_logs:
         text = f"{_where(peer, queue)}: {amount(len(lost), 'log')} lost: HDFS has no {first_of(lost)}"
-        yield Trouble("gap", f"{_where(peer, queue)}: {lost[-1]}", text)
+        yield Trouble("gap", f"{_key(peer, queue)}: {lost[-1]}", text)
 
 
 def _of_queue(peer: PeerStatus, queue: QueueStatus, max_ms: int) -> Iterator[Trouble]:
-    key = _where(peer, queue)
+    key, where = _key(peer, queue), _where(peer, queue)
     causes = f": {'; '.join(queue.causes)}" if queue.causes else ""
     edit, age, bound = queue.oldest, queue.age_ms or 0, queue.younger_than_ms
     if edit is not None and queue.stuck and age > max_ms:
         at = f"{edit.file} at byte {edit.offset}"
-        text = f"{key}: an edit of {edit.table} has not been shipped for {duration(age / 1000)} ({at}){causes}"
+        text = f"{where}: an edit of {edit.table} has not been shipped for {duration(age / 1000)} ({at}){causes}"
         yield Trouble("replication", key, text)
     elif peer.enabled and (queue.unjudged or (queue.perhaps_stuck and (bound is None or bound > max_ms))):
-        yield Trouble("replication", key, f"{key}: perhaps nothing is shipped{causes}")
+        yield Trouble("replication", key, f"{where}: perhaps nothing is shipped{causes}")
+
+
+def _key(peer: PeerStatus, queue: QueueStatus) -> str:
+    """With the group in any case: how a queue is shown depends on how many it has now."""
+    return f"peer {peer.peer}: {queue.server} {queue.writer} {queue.group}"
 
 
 def _where(peer: PeerStatus, queue: QueueStatus) -> str:

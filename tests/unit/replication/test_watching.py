@@ -204,6 +204,15 @@ class TestTroubles:
         clusters.flown = [ARRIVED]
         assert clusters.seen(opened(book, canary=True)).canary_seconds == 4.25
 
+    def test_a_group_keeps_its_key_when_the_others_of_its_queue_are_through(
+        self, run: RunLedger, clusters: Clusters
+    ) -> None:
+        stuck = waiting(301)
+        both = clusters.seen(run, stuck, replace(stuck, group="h"))
+        assert both.looks[0].stuck_queues == 1
+        (left,) = clusters.seen(run, stuck).troubles
+        assert left.key in {one.key for one in both.troubles}
+
 
 class TestSettings:
     def test_they_are_looked_at_each_plan_minutes(self, run: RunLedger, clusters: Clusters) -> None:
