@@ -125,9 +125,11 @@ def test_rows_that_wait_in_a_stuck_queue_are_not_called_different_and_the_pass_s
     pair.write(at_source, pair.table, row := next(rows))
     while pair.arrives(row, 3):  # until the queue is seen to be stuck
         pair.write(at_source, pair.table, row := next(rows))
+    # Of a batch that the server sends again and again, the part for this table may arrive; what is behind it does not.
+    pair.write(at_source, pair.table, behind := next(rows))
     found = pair.one_pass()
-    states = {one["row"]: one["state"] for one in found["differences"]}
-    assert states == {row.decode(): "under way", "spoilt": "differs"}, "what was proved stays so"
+    states = {one["row"]: one["state"] for one in found["differences"] if one["row"] != row.decode()}
+    assert states == {behind.decode(): "under way", "spoilt": "differs"}, "what was proved stays so"
     assert f"{pair.beside} is disabled at the sink: enable it" in found["shipped"]["why"]
     assert "NOT JUDGED: not shipped in 20 s: peer" in pass_line(found)
 
