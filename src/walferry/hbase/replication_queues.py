@@ -8,7 +8,8 @@ in neither. In one transaction, it takes the queue's znode and its logs from the
 (claimQueue), and in 1.x by default (`hbase.zookeeper.useMulti`); without that, 1.x copies first and deletes then, and
 keeps a znode `lock` at the dead server meanwhile (lockOtherRS). HBase's own log cleaner only looks whether the list of
 servers has changed (getAllWALs), which since 1.4 happens after the transaction. So here the lists of queues of all
-servers are read twice: if none has changed and none is locked, each queue was where it was found throughout.
+servers are read twice: if none has changed, and no server with a queue that is looked for is locked, each queue was
+where it was found throughout.
 """
 
 from __future__ import annotations
@@ -84,19 +85,28 @@ class QueueNode:
 def queue_nodes(client: Calls, peers: Iterable[str]) -> list[QueueNode]:
     """All queues of these peers, each exactly once, whatever is claimed meanwhile. A log that is in none of them was
     shipped before this returns, or put into its queue after it was called: two requests to ZooKeeper for each server,
-    one for each queue. Raises TransientError if queues move all the time."""
+    one for each queue. Raises TransientError if queues move all the time, or a lock stays."""
     wanted, zookeeper = set(peers), client.zookeeper
     zookeeper.catch_up(_QUEUES)
+    locks: list[set[str]] = []
     for _ in range(READINGS):
         before = _servers(zookeeper)
         ids = [(holder, one) for holder, queues in before.items() for one in (queues.names if queues else ())]
         wanted_ids = [(holder, one) for holder, one in ids if one.partition("-")[0] in wanted]
         found = [_node(zookeeper, holder, one) for holder, one in wanted_ids]
         stood = [node for node in found if node is not None]
-        locked = any(one == _LOCK for _, one in ids)
-        if not locked and len(stood) == len(found) and _servers(zookeeper) == before:
+        # A queue is copied whole before it is deleted: under a lock, one that is not listed is where it was copied to.
+        locks.append({holder for holder, one in ids if one == _LOCK} & {holder for holder, _ in wanted_ids})
+        if not locks[-1] and len(stood) == len(found) and _servers(zookeeper) == before:
             return stood
         time.sleep(PAUSE_SECONDS)
+    if stay := sorted(set.intersection(*locks)):
+        raise TransientError(
+            f"the replication queues of {stay[0]} are locked all the time: {_QUEUES}/{stay[0]}/{_LOCK}, below HBase's "
+            f"znode at {zookeeper.hosts}, names the region server that claims them. If that is dead, delete the lock "
+            "and restart any region server, which then claims them; else try again later",
+            zookeeper=zookeeper.hosts,
+        )
     raise TransientError(
         f"replication queues at {zookeeper.hosts} move from server to server all the time: try again later",
         zookeeper=zookeeper.hosts,

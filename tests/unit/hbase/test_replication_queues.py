@@ -104,8 +104,27 @@ def test_a_queue_that_is_copied_and_not_moved_is_waited_for() -> None:
     assert (node.holder, node.writer, node.logs) == (LIVE, DEADER, ("d.1",))
 
 
-def test_queues_that_move_all_the_time_are_an_error() -> None:
+def test_a_lock_of_a_claimer_that_died_is_named_with_what_to_do() -> None:
     client, _ = client_of({f"{QUEUES}/{DEADER}/p/d.1": b"", f"{QUEUES}/{DEADER}/lock": b""})
+    with pytest.raises(TransientError, match=f"{QUEUES}/{DEADER}/lock, .* If that is dead, delete the lock"):
+        queue_nodes(client, ["p"])
+
+
+def test_a_lock_of_a_server_without_a_queue_of_these_peers_does_not_count() -> None:
+    client, _ = client_of({f"{QUEUES}/{one}": b"" for one in (f"{DEADER}/q/d.1", f"{DEADER}/lock", f"{LIVE}/p/a.1")})
+    assert [node.logs for node in queue_nodes(client, ["p"])] == [("a.1",)]
+
+
+def test_queues_that_move_all_the_time_are_an_error() -> None:
+    """One lock after another is no lock that stays."""
+    client, nodes = client_of({f"{QUEUES}/{one}/p/d.1": b"" for one in (LIVE, DEADER)} | {f"{QUEUES}/{LIVE}/lock": b""})
+
+    def next_lock(path: str, count: int) -> None:
+        if path == QUEUES:
+            locked, free = (LIVE, DEADER) if f"{QUEUES}/{LIVE}/lock" in nodes.values else (DEADER, LIVE)
+            nodes.values[f"{QUEUES}/{free}/lock"] = nodes.values.pop(f"{QUEUES}/{locked}/lock")
+
+    nodes.then = next_lock
     with pytest.raises(TransientError, match="move from server to server"):
         queue_nodes(client, ["p"])
 
