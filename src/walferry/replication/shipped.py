@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 from walferry.amounts import amount, first_of
 from walferry.clock import iso, now_ms, steady_s
-from walferry.errors import WalferryError
+from walferry.errors import TransientError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import AccessDeniedError
-from walferry.hbase.peers import peer_configs
+from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.hbase.replication_queues import QueueNode, queue_nodes, waiting_files
 from walferry.hbase.zookeeper import Server
 from walferry.replication.finding import NotReplicatedError
@@ -120,6 +120,17 @@ def _number(name: str) -> tuple[int, str]:
     return (parsed.number if parsed else -1), name
 
 
+def _group(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def written(node: QueueNode, names: Collection[str]) -> bool:
+    """Whether the server of the queue may still write to a log before the fence: it is its own queue, and one of the
+    logs that are left, `names`, is the newest of its group."""
+    newest = {_group(name): name for name in sorted(node.logs, key=_number)}
+    return node.writer == node.holder and not set(newest.values()).isdisjoint(names)
+
+
 def ship_all(
     spec: ResolvedReplicateSpec, wait_s: float, *, dry_run: bool = False, told: Callable[[str], None] = log.info
 ) -> list[Shipped]:
@@ -142,7 +153,7 @@ def ship(
     """
     deadline = steady_s() + wait_s
     require_readable_queues(source)
-    peers, rolled_ms = _enabled(spec, source), now_ms()
+    peers, rolled_ms = _enabled(spec, peer_configs(source)), now_ms()
     fences = _fences(source, files, root, peers, rolled_ms)
     if dry_run:
         return [Shipped(one.peer, one.at_ms, None, len(one.queues), len(one.logs), len(one.files)) for one in fences]
@@ -151,9 +162,9 @@ def ship(
     return waiting.done
 
 
-def _enabled(spec: ResolvedReplicateSpec, source: HBaseClient) -> list[str]:
-    """The watched peers. Raises NotReplicatedError if one is disabled, or there is none."""
-    peers = watched_peers(spec, peer_configs(source))
+def _enabled(spec: ResolvedReplicateSpec, there: Sequence[PeerConfig]) -> list[str]:
+    """The watched peers, of those of the source. Raises NotReplicatedError if one is disabled, or there is none."""
+    peers = watched_peers(spec, there)
     if not peers:
         raise NotReplicatedError("no replication peer leads to a cluster", findings=[])
     if disabled := [peer.id for peer in peers if not peer.enabled]:
@@ -221,21 +232,29 @@ class _Waiting:
         self._spec, self._source, self._wait_s, self._told = spec, source, wait_s, told
         self._open = {fence.peer: fence for fence in fences}
         self._asked_s = 0.0
-        self._said = ""
+        self._said: dict[str, str] = {}
+        """the last line by peer; of looks that failed by ""."""
         self._asked: dict[str, str] = {}
         """live servers that were asked to roll: why that failed, "" if it did not"""
         self.done: list[Shipped] = []
 
     def until(self, deadline: float) -> None:
-        """Wait until nothing is before the fences."""
+        """Wait until nothing is before the fences. A look that fails, as while ZooKeeper elects its leader, has seen
+        nothing; its error is raised only after the deadline."""
         while True:
             began = steady_s()
-            left, files = self._look()
-            if not self._open:
-                return
-            self._roll({node.holder for of in left.values() for node in of})
-            if steady_s() > deadline:
-                raise self._too_slow(left, files)
+            try:
+                left, files = self._look()
+                if not self._open:
+                    return
+                self._roll({node.holder for of in left.values() for node, names in of.items() if written(node, names)})
+            except TransientError as error:
+                if steady_s() > deadline:
+                    raise
+                self._say("", f"the queues cannot be looked at: {error}")
+            else:
+                if steady_s() > deadline:
+                    raise self._too_slow(left, files)
             time.sleep(max(LOOK_SECONDS, steady_s() - began))
 
     def _look(self) -> tuple[dict[str, dict[QueueNode, list[str]]], dict[str, list[str]]]:
@@ -243,7 +262,12 @@ class _Waiting:
         nodes = queue_nodes(self._source, self._open)
         # A server that is alive after its queue was looked for was alive then, and a peer is removed before its queues.
         live = {server.name for server in self._source.servers()}
-        _enabled(self._spec, self._source)
+        there = peer_configs(self._source)
+        if gone := sorted(self._open.keys() - {peer.id for peer in there}):
+            raise NotReplicatedError(
+                f"peer {gone[0]} was removed meanwhile, and nobody knows what it had not shipped", findings=gone
+            )
+        _enabled(self._spec, there)
         left = {peer: fence.left(nodes) for peer, fence in self._open.items()}
         files = {
             peer: sorted(fence.files.intersection(waiting_files(self._source, peer))) if fence.files else []
@@ -267,19 +291,22 @@ class _Waiting:
     def _tell(self, fence: Fence, left: Mapping[QueueNode, list[str]], files: Sequence[str]) -> None:
         more = f", and {amount(len(files), 'file')} of bulk loads" if files else ""
         logs = sum(map(len, left.values()))
-        line = (
-            f"peer {fence.peer}: {len(left)} of {amount(len(fence.queues), 'queue')} left, {amount(logs, 'log')}{more}"
-        )
-        if line != self._said:
+        queues = f"{len(left)} of {amount(len(fence.queues), 'queue')}"
+        self._say(fence.peer, f"peer {fence.peer}: {queues} left, {amount(logs, 'log')}{more}")
+
+    def _say(self, about: str, line: str) -> None:
+        """Tell a line unless it was the last one about this."""
+        if self._said.get(about) != line:
             self._told(line)
-        self._said = line
+        self._said[about] = line
 
     def _roll(self, holders: Collection[str]) -> None:
-        """Ask live servers with logs before the fence to roll, once in a while. A server that dies needs no roll."""
+        """Ask those of these servers that are alive to roll, once in a while. One that dies needs no roll. One that has
+        gone on must not be asked: too many logs force flushes (hbase.regionserver.maxlogs)."""
         if steady_s() - self._asked_s < ROLL_AGAIN_SECONDS:
             return
-        self._asked_s = steady_s()
         servers = [server for server in self._source.servers() if server.name in holders]
+        self._asked_s = steady_s()
         with ThreadPoolExecutor(ROLLERS, thread_name_prefix="roll") as pool:
             why = list(pool.map(self._ask, servers))
         self._asked = {server.name: one for server, one in zip(servers, why, strict=True)}
@@ -301,8 +328,10 @@ class _Waiting:
         found = []
         for peer in self._open:
             for node, names in list(left[peer].items())[:NAMED]:
-                why = [self._unrolled(node, names), *causes.get((peer, node.holder, node.writer), ()), unknown]
-                text = "; ".join(one for one in why if one) or "it ships, but slowly"
+                why = [self._unrolled(node, names), unknown]
+                for group in map(_group, names):
+                    why += causes.get((peer, node.holder, node.writer, group), ())
+                text = "; ".join(one for one in dict.fromkeys(why) if one) or "it ships, but slowly"
                 more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
                 dead = f" for {node.writer}, which is dead," if node.writer != node.holder else ""
                 found.append(f"peer {peer}: {node.holder}{dead} has not shipped {names[0]}{more}: {text}")
@@ -314,15 +343,18 @@ class _Waiting:
 
     def _unrolled(self, node: QueueNode, names: Sequence[str]) -> str:
         """What is wrong if a live server still writes to a log before the fence; "" otherwise."""
-        newest = {name.rpartition(".")[0]: name for name in sorted(node.logs, key=_number)}
-        if node.writer != node.holder or node.holder not in self._asked or not set(newest.values()) & set(names):
+        if node.holder not in self._asked or not written(node, names):
             return ""
         return f"its log is not rolled: {self._asked[node.holder] or 'its server was asked to'}"
 
-    def _causes(self) -> tuple[dict[tuple[str, str, str], tuple[str, ...]], str]:
-        """Causes by peer, holder and writer; and why there are none."""
+    def _causes(self) -> tuple[dict[tuple[str, str, str, str], tuple[str, ...]], str]:
+        """Causes by peer, holder, writer and group; and why there are none."""
         try:
             found = look(self._spec, stuck_ms=0)
         except (WalferryError, OSError) as error:
             return {}, f"its cause could not be looked for: {error}"
-        return {(one.peer, queue.server, queue.writer): queue.causes for one in found.peers for queue in one.queues}, ""
+        return {
+            (one.peer, queue.server, queue.writer, queue.group): queue.causes
+            for one in found.peers
+            for queue in one.queues
+        }, ""

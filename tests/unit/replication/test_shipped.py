@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from walferry.errors import TransientError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.peers import PeerConfig
 from walferry.hbase.replication_queues import QueueNode
 from walferry.hbase.zookeeper import Server
 from walferry.replication import shipped
 from walferry.replication.finding import NotReplicatedError
-from walferry.replication.shipped import Fence, Shipped, line, unqueued
+from walferry.replication.shipped import Fence, Shipped, line, unqueued, written
 from walferry.wal.files import Place, WalFile
 
-ONE, TWO = Server("rs1", 16020, 1), Server("rs2", 16020, 2)
+ONE, TWO, DEAD = (Server(f"rs{n}", 16020, n) for n in (1, 2, 3))
+ALL = pb.ReplicationPeer(clusterkey="zk:2181:/hbase", replicate_all=True)
 
 
 def name(server: Server, number: int, wal: str = "") -> str:
@@ -67,6 +71,14 @@ def test_each_wal_of_a_server_has_its_own_logs() -> None:
     assert fence.left([rolled]) == {rolled: [name(ONE, 8, second)]}
 
 
+def test_a_server_may_write_before_the_fence_while_the_newest_log_of_any_of_its_groups_is_left() -> None:
+    first, second = ".regiongroup-0", ".regiongroup-1"
+    half = node(ONE, name(ONE, 5, first), name(ONE, 9, first), name(ONE, 8, second))
+    assert written(half, [name(ONE, 5, first), name(ONE, 8, second)])
+    assert not written(half, [name(ONE, 5, first)])
+    assert not written(node(DEAD, name(DEAD, 4), holder=ONE), [name(DEAD, 4)]), "nobody writes to a dead server's log"
+
+
 def test_other_peers_queues_do_not_count() -> None:
     other = QueueNode("q", ONE.name, "q", 1, (name(ONE, 7),))
     assert left(other) == []
@@ -108,14 +120,17 @@ def test_a_live_servers_log_that_is_in_no_queue_is_told(listed: list[WalFile], m
 
 
 class Cluster:
-    """A source with one peer, whose queues and logs are what a test says at each look."""
+    """A source whose queues and logs are what a test says at each look, or that fails; with one peer, or several."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: list[QueueNode], lost: Collection[str] = ()) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *looks: list[QueueNode] | TransientError, lost: Collection[str] = ()
+    ) -> None:
         self.looks, self.asked, self.refusal = list(looks), list[str](), ""
-        self.lost = set(lost)
+        self.lost, self.peers, self.told = set(lost), ["p"], list[str]()
         self.now: list[QueueNode] = []
         for name, value in (
-            ("require_readable_queues", lambda source: None), ("_enabled", lambda spec, source: ["p"]),
+            ("require_readable_queues", lambda source: None),
+            ("peer_configs", lambda source: [PeerConfig.of(one, True, ALL) for one in self.peers]),
             ("queue_nodes", lambda source, peers: self.next()), ("waiting_files", lambda source, peer: []),
             ("list_wals", lambda files, root: self.wals()), ("look", self.no_causes), ("LOOK_SECONDS", 0),
             ("SETTLE_SECONDS", 0.05), ("ROLL_AGAIN_SECONDS", 0.05),
@@ -123,8 +138,11 @@ class Cluster:
             monkeypatch.setattr(shipped, name, value)
 
     def next(self) -> list[QueueNode]:
-        self.now = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        return self.now
+        seen = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        if isinstance(seen, TransientError):
+            raise seen
+        self.now = seen
+        return seen
 
     def wals(self) -> list[WalFile]:
         names = {log for node in self.now for log in node.logs} - self.lost
@@ -142,7 +160,8 @@ class Cluster:
             raise TransientError(self.refusal)
 
     def ship(self, wait_s: float) -> list[Shipped]:
-        return shipped.ship(cast(Any, None), cast(Any, self), cast(Any, None), "", wait_s)
+        spec = cast(Any, SimpleNamespace(peer=None))
+        return shipped.ship(spec, cast(Any, self), cast(Any, None), "", wait_s, told=self.told.append)
 
 
 ROLLED = [node(ONE, name(ONE, 11)), node(TWO, name(TWO, 12))]
@@ -167,6 +186,61 @@ def test_a_server_that_does_not_roll_is_asked_again_and_named(monkeypatch: pytes
     assert source.asked.count(TWO.name) > 1
 
 
+def test_a_server_that_has_gone_on_is_not_asked_again_while_its_older_logs_or_a_dead_ones_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claimed = node(DEAD, name(DEAD, 4), holder=ONE)
+    stuck = [node(ONE, name(ONE, 7), name(ONE, 10), name(ONE, 11)), BEFORE[1], claimed]
+    source = Cluster(monkeypatch, [*BEFORE, claimed], [*BEFORE, claimed], stuck)
+    with pytest.raises(NotReplicatedError):
+        source.ship(0.5)
+    assert source.asked.count(ONE.name) == 1
+    assert source.asked.count(TWO.name) > 1
+
+
+def test_causes_are_those_of_the_groups_whose_logs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (f".regiongroup-{n}" for n in range(3))
+    logs = [name(ONE, 5, first), name(ONE, 8, second), name(ONE, 9, third)]
+    queue = node(ONE, *logs)
+    new = node(ONE, *logs[:2], *(name(ONE, 20, group) for group in (first, second, third)))
+    source = Cluster(monkeypatch, [queue], [queue], [new])
+    causes = {first: ("table t is missing",), second: ("table t is missing", "log lost"), third: ("unknown",)}
+    queues = [
+        SimpleNamespace(server=ONE.name, writer=ONE.name, group=name(ONE, 1, group).rpartition(".")[0], causes=why)
+        for group, why in causes.items()
+    ]
+    found = SimpleNamespace(peers=[SimpleNamespace(peer="p", queues=queues)])
+    monkeypatch.setattr(shipped, "look", lambda spec, stuck_ms: found)
+    with pytest.raises(NotReplicatedError) as refused:
+        source.ship(0.2)
+    assert str(refused.value).endswith(f"{logs[0]} (and 1 more): table t is missing; log lost")
+
+
+def test_what_is_left_is_told_once_for_each_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [*BEFORE, QueueNode("q", ONE.name, "q", 1, (name(ONE, 10),)), QueueNode("q", TWO.name, "q", 1, ())]
+    rolled = [*ROLLED, QueueNode("q", ONE.name, "q", 1, ()), both[-1]]
+    source = Cluster(monkeypatch, both, both, both, both, rolled)
+    source.peers = ["p", "q"]
+    source.ship(60)
+    assert source.told == [
+        "peer p: 2 of 2 queues left, 3 logs", "peer q: 1 of 2 queues left, 1 log",
+        "peer p: 0 of 2 queues left, 0 logs", "peer q: 0 of 2 queues left, 0 logs",
+    ]  # fmt: skip
+
+
+def test_looks_that_fail_see_nothing_and_the_next_one_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    election = TransientError("ZooKeeper elects its leader")
+    source = Cluster(monkeypatch, BEFORE, election, election, BEFORE, election, ROLLED)
+    assert len(source.ship(60)) == 1
+    assert source.told.count("the queues cannot be looked at: ZooKeeper elects its leader") == 1
+
+
+def test_looks_that_fail_until_the_time_is_over_end_with_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Cluster(monkeypatch, BEFORE, BEFORE, TransientError("ZooKeeper elects its leader"))
+    with pytest.raises(TransientError, match="elects its leader"):
+        source.ship(0.2)
+
+
 def test_a_log_whose_file_is_lost_proves_nothing_even_if_it_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Cluster(monkeypatch, BEFORE, lost=[name(ONE, 7)])
     with pytest.raises(NotReplicatedError, match=f"log lost: HDFS has no such file: {name(ONE, 7)}"):
@@ -176,6 +250,18 @@ def test_a_log_whose_file_is_lost_proves_nothing_even_if_it_leaves_the_queue(mon
 
 def test_a_peer_whose_queues_were_removed_has_not_shipped_them(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Cluster(monkeypatch, BEFORE, BEFORE, [])
+    with pytest.raises(NotReplicatedError, match="peer p was removed meanwhile"):
+        source.ship(60)
+
+
+@pytest.mark.parametrize("others", [[], ["q"]], ids=["the only one", "beside another"])
+def test_a_peer_that_is_removed_meanwhile_has_not_shipped_what_its_queues_had(
+    monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    """HBase removes the peer first, and its queues one server after another."""
+    source = Cluster(monkeypatch, BEFORE, BEFORE, ROLLED)
+    source.peers = ["p", *others]
+    monkeypatch.setattr(source, "roll_wal", lambda server, attempts: setattr(source, "peers", others))
     with pytest.raises(NotReplicatedError, match="peer p was removed meanwhile"):
         source.ship(60)
 
