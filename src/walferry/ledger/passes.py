@@ -24,7 +24,8 @@ KEPT = 1_000
 class PassRecord:
     """One pass. `reasons`: why regions were read whole, and how many for each reason. `second_reader`: what the second
     reader found, as `run.notes.spot_check.SpotCheck.facts` returns it. `shipped`: what the peer that feeds the pair was
-    seen to ship before rows were judged, or `why` it did not, so that they were not; {} if no row had to be judged."""
+    seen to ship before rows were judged, and `why` rows were not judged: it did not ship, or too little is known of
+    them; {} if no row had to be judged."""
 
     number: int
     attempt: int
@@ -85,7 +86,7 @@ class PassRegion:
 @dataclass(frozen=True)
 class PassDifference:
     """A row that differed when a pass last read it. The state `under way` means that other cells differed at each
-    read."""
+    read, or that nobody can tell (`PassRecord.not_judged`)."""
 
     table: str = field(metadata={"column": "table_name"})
     row: bytes = field(metadata={"column": "row_key"})

@@ -86,6 +86,17 @@ def test_rows_that_differ_fail_each_run_and_alert_only_when_they_are_new(
     }  # fmt: skip
 
 
+def test_the_alert_names_only_rows_that_differ(pair: RunLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(verify, "send", lambda message: not sent.append(message))  # type: ignore[func-returns-value]
+    attempt = pair.phases.start("pass")
+    made = one_pass(pair, differs(b"a"), replace(differs(b"w"), state="under way"), attempt=attempt)
+    pair.phases.finish("pass", pass_facts(made), attempt=attempt)
+    with pytest.raises(AirflowFailException):
+        verify.judge.function(pair.run_id)
+    assert sent[0]["message"] == "pair move: 1 row differs: a of t: only at the target: put f:q at 5"
+
+
 def test_rows_that_cannot_be_judged_fail_each_run_and_alert_once_until_they_are(
     pair: RunLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

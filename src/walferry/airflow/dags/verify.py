@@ -96,8 +96,10 @@ def judge(run: str) -> None:
         log.info("%s: %s", run, pass_line(facts))
         found = findings(opened.ledger, SHOWN)
         news = new_differences(opened.ledger)
-        rows = "; ".join(f"{row['row']} of {row['table']}: {row['detail']}" for row in found["differences"])
-        message = f"pair {opened.record.name}: {differing_rows(facts['differing_rows'])}: {rows}"
+        differ = [row for row in found["differences"] if row["state"] == "differs"]
+        rows = "; ".join(f"{row['row']} of {row['table']}: {row['detail']}" for row in differ)
+        count = differing_rows(facts["differing_rows"])
+        message = f"pair {opened.record.name}: {f'{count}: {rows}' if rows else count}"
         if not news or _sent(context, run, "difference", message):
             told(opened.ledger)
         unjudged = f"pair {opened.record.name}: rows that differ are not judged: {facts['not_judged']}"

@@ -24,17 +24,25 @@ def pass_facts(made: PassRecord) -> dict[str, Any]:
 
 def pass_line(facts: Mapping[str, Any]) -> str:
     """A finished pass as a line."""
-    late = f", {facts['under_way_rows']} more under way" if facts["under_way_rows"] else ""
     shipped = facts["shipped"]
     told = shipped and (facts["not_judged"] or not shipped["why"])
-    result = differing_rows(facts["differing_rows"]) or ("not judged" if facts["not_judged"] else "equal")
     second = f"; second reader: {facts['second_reader']['text']}" if facts["second_reader"] else ""
     return (
-        f"pass {facts['number']}: {result}{late}; {facts['whole_regions']} of {amount(facts['regions'], 'region')} "
+        f"pass {facts['number']}: {_result(facts)}; {facts['whole_regions']} of {amount(facts['regions'], 'region')} "
         f"read whole, {amount(facts['rows_read'], 'row')} and {facts['bytes_read'] / 1e6:.1f} MB of cells, "
         f"{facts['log_bytes'] / 1e6:.1f} MB of log with {amount(facts['written_rows'], 'row')}, "
         f"in {facts['seconds']:.0f} s{second}{f'; {shipping_text(shipped)}' if told else ''}"
     )
+
+
+def _result(facts: Mapping[str, Any]) -> str:
+    differing, under_way = facts["differing_rows"], facts["under_way_rows"]
+    if facts["not_judged"] and not differing:
+        return f"not judged: {rows_differ(under_way)}"
+    result = differing_rows(differing) or "equal"
+    if facts["not_judged"]:
+        return f"{result}, {amount(under_way, 'other is', 'others are')} not judged"
+    return f"{result}, {under_way} more under way" if under_way else result
 
 
 def require_judged(name: str, facts: Mapping[str, Any]) -> None:

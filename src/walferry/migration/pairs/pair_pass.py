@@ -51,7 +51,7 @@ from walferry.migration.pairs.pair_plan import (
     why_whole,
 )
 from walferry.migration.pairs.pair_regions import Todo, read_regions, settle
-from walferry.migration.pairs.pair_shipping import Shipping, peer_faults
+from walferry.migration.pairs.pair_shipping import Shipping, peer_faults, proved_before
 from walferry.migration.pairs.pair_spot_check import Drawn, spot_check_pair
 from walferry.replay.keeping.retention import retention_of
 from walferry.replay.targets import target_faults
@@ -266,6 +266,7 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     phase = run.ledger.phases.find(PHASE)
     current = run.ledger.passes.begin(phase.attempts if phase else 1)
     plan, drawn, differed = plan_pass(run), Drawn(run), run.ledger.passes.differences()
+    shipping = Shipping(run, proved_before(run, current))
     session = session_for(spark, _size(run, plan), run.writing.here_bytes)
     news, written, position = read_logs(run, session, current, plan)
     time.sleep(SETTLE_SECONDS)
@@ -280,7 +281,6 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     at_once = max(AT_ONCE, 2 * workers(session))
     for first in range(0, len(todo), at_once):
         read_regions(run, session, current, position, todo[first : first + at_once], drawn)
-    shipping = Shipping(run, differed)
     settle(run, session, current, shipping)
     spot_check_pair(run, current, Borders(plan.sights), drawn, differed, shipping)
     there = {sight.name for sight in plan.sights}

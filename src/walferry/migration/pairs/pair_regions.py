@@ -14,7 +14,7 @@ from walferry.clock import now_ms
 from walferry.ledger import PassDifference, PassRecord, PassRegion
 from walferry.migration.comparing.written_rows import ROWS_AT_ONCE
 from walferry.migration.pairs.pair_plan import Sight
-from walferry.migration.pairs.pair_rows import PairRead, read_pair, still_differing
+from walferry.migration.pairs.pair_rows import PairRead, read_pair, still_differing, too_many
 from walferry.migration.pairs.pair_shipping import Shipping
 from walferry.migration.pairs.pair_spot_check import Drawn
 from walferry.migration.sides.digest import RangePair
@@ -122,6 +122,8 @@ def settle(run: Run, session: SparkSession | None, current: PassRecord, shipping
         )  # fmt: skip
         items = [PassDifference(region.table, row, region.region, "under way", "", at_ms) for row in rows]
         run.ledger.passes.record(current, [again], items)
+        if again.unnamed and shipping.peer is not None:  # nobody saw which rows these were before all was shipped
+            shipping.leave_unjudged(too_many(region.table, NAMED_ROWS, of="a region of "))
     tables = {pair.source for pair in run.tables}
     found = [item for item in run.ledger.passes.differences() if item.table in tables]
     if found:

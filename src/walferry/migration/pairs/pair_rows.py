@@ -16,7 +16,7 @@ from walferry.hbase.rowkey import shown_row
 from walferry.ledger import PassDifference
 from walferry.migration.comparing.written_rows import LOOKED_AT_AGAIN, READERS, differing
 from walferry.migration.pairs.pair_log import is_fragile
-from walferry.migration.pairs.pair_shipping import Shipping
+from walferry.migration.pairs.pair_shipping import NOT_LOOKED_AT, Shipping
 from walferry.migration.sides.digest import Outcome, RangePair, Scan, compare_pair, scans
 from walferry.migration.sides.row_sides import Bounds, Cell, RowSides, row_sides
 from walferry.migration.sides.stored_sides import rules_of
@@ -24,7 +24,6 @@ from walferry.run.run import Run
 
 SHOWN_CELLS = 5
 """the most cells shown of a differing row, on each side"""
-NOT_LOOKED_AT = "it was not compared cell by cell: too many rows differ"
 _PAUSES = 4
 """about how many more readings fit until `max_lag` has passed"""
 
@@ -70,6 +69,8 @@ def still_differing(
 
     A row `differs` if the same cell differed at the first and at the last reading, between which a peer has shipped all
     that it had at the first one. If other cells differed each time, the row is `under way`: it is written all the time.
+    A row of which too little is known `differs` without a peer, and with one is `under way` and leaves the pass
+    unjudged: it may only wait to be shipped.
     """
     left: dict[str, dict[bytes, PassDifference]] = {}
     for item in found:
@@ -97,13 +98,12 @@ def still_differing(
     result = []
     for table, rows in left.items():
         for row, item in rows.items():
-            if row not in last[table]:
-                result.append(shipping.judged(replace(item, state="differs", detail=NOT_LOOKED_AT)))
-            elif (sides := last[table][row]) is not None:
-                one = judged(item, first[table].get(row), sides)
-                was_equal = shipping.peer is not None and first[table].get(row, sides) is None
-                # It was written after the logs were rolled, so nothing says that this is shipped.
-                result.append(shipping.judged(replace(one, state="under way") if was_equal else one))
+            if row in last[table] and last[table][row] is None:
+                continue
+            if shipping.peer is None:
+                result.append(judged(item, first[table].get(row), last[table].get(row)))
+            else:
+                result.append(judged_by_shipping(item, first[table], last[table], shipping))
     return result, read + sum(map(len, last.values()))
 
 
@@ -113,10 +113,38 @@ def _look_at_all(
     return {table: _look(run, table, sorted(of)) for table, of in rows.items()}
 
 
-def judged(item: PassDifference, before: RowSides | None, now: RowSides) -> PassDifference:
-    """Judge a row that differs now by what differed `before`; None if that is unknown."""
+def judged(item: PassDifference, before: RowSides | None, now: RowSides | None) -> PassDifference:
+    """Judge a row that differs `now` by what differed `before`; None: unknown."""
+    if now is None:
+        return replace(item, state="differs", detail=NOT_LOOKED_AT)
     lasting = before is None or _is_cut(before) or _is_cut(now) or bool(_cells(before) & _cells(now))
     return replace(item, state="differs" if lasting else "under way", detail=differing_cells_text(now))
+
+
+def judged_by_shipping(
+    item: PassDifference,
+    first: Mapping[bytes, RowSides | None],
+    last: Mapping[bytes, RowSides | None],
+    shipping: Shipping,
+) -> PassDifference:
+    """Judge a row that differs at the `last` reading, after which all that was written before the `first` one is
+    shipped unless `shipping` says why not. Only a cell seen at both readings makes it differ."""
+    row, now = item.row, last.get(item.row)
+    found = replace(item, state="under way", detail=NOT_LOOKED_AT if now is None else differing_cells_text(now))
+    before = first.get(row, now)  # what an earlier pass has proved needs no first reading
+    lasting = before is not None and now is not None and bool(_cells(before) & _cells(now))
+    if lasting and (shipping.proved(found) or (row in first and not shipping.why)):
+        return replace(found, state="differs")
+    if now is None or row not in first:
+        shipping.leave_unjudged(too_many(item.table, LOOKED_AT_AGAIN))
+    elif before is not None and (_is_cut(before) or _is_cut(now)):
+        shipping.leave_unjudged(f"a row of {item.table} differs in more cells than are kept: {shown_row(row)}")
+    return found
+
+
+def too_many(table: str, most: int, of: str = "") -> str:
+    """Why rows of a table are not judged. `of`: the part of it that has too many."""
+    return f"more than {most:,} rows of {of}{table} differ, and only so many are followed cell by cell"
 
 
 def differing_cells_text(sides: RowSides) -> str:

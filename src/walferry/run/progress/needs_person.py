@@ -171,6 +171,8 @@ def pair_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord])
     newest = phases[-1] if phases else None
     if made.not_judged and not made.differing_rows:
         step = "have the peer ship: do what the cause names; the next pass judges the rows"
+        if "rolled_ms" in made.shipped:
+            step = "let the peer catch up, or verify while less is written: a pass judges the rows once fewer differ"
         return state_at("stuck", verdict(made), newest, run, step)
     name: StateName = "differing" if made.differing_rows else "following"
     return state_at(name, verdict(made), newest, run, "" if made.differing_rows else "none")

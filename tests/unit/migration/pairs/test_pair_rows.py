@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from unit.migration.pair_ledger import differs
 from walferry.formats.cells import CellType
-from walferry.ledger import Ledger, PassDifference
+from walferry.ledger import Ledger
 from walferry.migration.pairs import pair_rows
 from walferry.migration.pairs.pair_rows import differing_cells_text, judged, still_differing
-from walferry.migration.pairs.pair_shipping import Shipping
+from walferry.migration.pairs.pair_shipping import NOT_LOOKED_AT, Proved, Shipping
 from walferry.migration.sides.row_sides import Cell, RowSides
 from walferry.run.run import Run
 
@@ -88,7 +89,7 @@ def test_a_row_that_arrives_within_the_lag_does_not_differ(run: Run, monkeypatch
         if clusters.now >= 20:
             clusters.rows[b"b"] = None
 
-    found, read = still_differing(run, [ITEM, replace(ITEM, row=b"b")], Shipping(run, []), pause)
+    found, read = still_differing(run, [ITEM, replace(ITEM, row=b"b")], Shipping(run, {}), pause)
     assert [(item.row, item.state) for item in found] == [(b"a", "differs")]
     assert 30 <= clusters.now < 40
     assert read >= 4
@@ -97,7 +98,7 @@ def test_a_row_that_arrives_within_the_lag_does_not_differ(run: Run, monkeypatch
 def test_nobody_waits_once_all_rows_are_equal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = Clusters(monkeypatch)
     clusters.rows = {b"a": None}
-    assert still_differing(run, [ITEM], Shipping(run, []), clusters.pause) == ([], 1)
+    assert still_differing(run, [ITEM], Shipping(run, {}), clusters.pause) == ([], 1)
     assert clusters.now == 0
 
 
@@ -105,7 +106,7 @@ def test_rows_beyond_those_that_are_looked_at_one_by_one_differ_too(run: Run, mo
     clusters = Clusters(monkeypatch)
     clusters.rows = {b"a": sides([cell(1)]), b"b": sides([cell(1)])}
     monkeypatch.setattr(pair_rows, "_look", lambda run, table, rows: {row: clusters.rows[row] for row in rows[:1]})
-    found, _ = still_differing(run, [ITEM, replace(ITEM, row=b"b")], Shipping(run, []), clusters.pause)
+    found, _ = still_differing(run, [ITEM, replace(ITEM, row=b"b")], Shipping(run, {}), clusters.pause)
     assert [(item.state, item.detail[:11]) for item in found] == [
         ("differs", "only at the"),
         ("differs", "it was not "),
@@ -120,9 +121,9 @@ class Peer(Shipping):
         run: Run,
         then: Callable[[], None] = lambda: None,
         because: str = "",
-        before: Sequence[PassDifference] = (),
+        proved: Proved = MappingProxyType({}),
     ) -> None:
-        super().__init__(run, before)
+        super().__init__(run, proved)
         self.peer, self._then, self._because, self.asked = "east", then, because, 0
 
     def ship(self) -> None:
@@ -180,9 +181,8 @@ def test_rows_differ_only_as_an_earlier_pass_has_found_if_it_is_not_known_that_a
 ) -> None:
     clusters = Clusters(monkeypatch)
     clusters.rows = {row: sides([cell(1)]) for row in (b"a", b"b", b"c")}
-    known = replace(ITEM, state="differs", detail="only at the source: put f:q at 1")
-    before = [known, replace(known, row=b"b", detail="only at the source: put f:q at 0")]
-    peer = Peer(run, because="not shipped in 60 s", before=before)
+    at = "only at the source: put f:q at "
+    peer = Peer(run, because="not shipped in 60 s", proved={("t", b"a"): at + "1", ("t", b"b"): at + "0"})
     items = [replace(ITEM, row=row) for row in (b"a", b"b", b"c")]
     found, _ = still_differing(run, items, peer, clusters.pause)
     assert [(item.row, item.state) for item in found] == [
@@ -200,3 +200,72 @@ def test_rows_beyond_those_that_are_looked_at_one_by_one_are_read_again_once_all
     monkeypatch.setattr(pair_rows, "_look", lambda run, table, rows: {row: clusters.rows[row] for row in rows[:1]})
     peer = Peer(run, lambda: clusters.rows.update({b"a": None, b"b": None}))
     assert still_differing(run, [ITEM, replace(ITEM, row=b"b")], peer, clusters.pause)[0] == []
+
+
+class Crowded:
+    """Rows a, b and c differ in the same cell at each look, but a look takes only the first `most` rows."""
+
+    def __init__(self, run: Run, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.run, self.clusters = run, Clusters(monkeypatch)
+        self.clusters.rows = {row: sides([cell(1)]) for row in (b"a", b"b", b"c")}
+        monkeypatch.setattr(
+            pair_rows, "_look", lambda run, table, rows: {row: self.clusters.rows[row] for row in rows[:most]}
+        )
+
+    def states(self, peer: Peer) -> dict[bytes, str]:
+        items = [replace(ITEM, row=row) for row in self.clusters.rows]
+        return {item.row: item.state for item in still_differing(self.run, items, peer, self.clusters.pause)[0]}
+
+
+TOO_MANY = "more than 1,000 rows of t differ, and only so many are followed cell by cell"
+
+
+def test_with_a_peer_rows_beyond_those_that_are_looked_at_are_not_judged(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowded, peer = Crowded(run, monkeypatch, most=1), Peer(run)
+    assert crowded.states(peer) == {b"a": "differs", b"b": "under way", b"c": "under way"}
+    assert peer.unjudged == TOO_MANY
+
+
+def test_with_a_peer_a_row_that_was_not_looked_at_before_the_roll_is_not_judged(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is among those looked at in the end, since row a arrives."""
+    crowded = Crowded(run, monkeypatch, most=2)
+    peer = Peer(run, lambda: crowded.clusters.rows.update({b"a": None}))
+    assert crowded.states(peer) == {b"b": "differs", b"c": "under way"}
+    assert peer.unjudged == TOO_MANY
+
+
+def test_a_row_that_an_earlier_pass_has_proved_to_differ_needs_no_look_before_the_roll(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowded = Crowded(run, monkeypatch, most=2)
+    proved = {("t", b"c"): "only at the source: put f:q at 1"}
+    peer = Peer(run, lambda: crowded.clusters.rows.update({b"a": None}), proved=proved)
+    assert crowded.states(peer) == {b"b": "differs", b"c": "differs"}
+    assert peer.unjudged == ""
+
+
+def test_a_row_that_no_reading_has_shown_cell_by_cell_is_never_proved(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowded = Crowded(run, monkeypatch, most=1)
+    peer = Peer(run, because="not shipped in 60 s", proved={("t", b"b"): NOT_LOOKED_AT})
+    assert crowded.states(peer) == {b"a": "under way", b"b": "under way", b"c": "under way"}
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 3), (3, 1), (3, 3)])
+def test_with_a_peer_a_row_with_more_cells_than_are_kept_differs_only_by_a_cell_seen_twice(
+    run: Run, monkeypatch: pytest.MonkeyPatch, before: int, now: int
+) -> None:
+    clusters = Clusters(monkeypatch)
+    for then, state, why in (
+        (sides([cell(2)], differing=now), "under way", "a row of t differs in more cells than are kept: a"),
+        (sides([cell(1), cell(2)], differing=now + 1), "differs", ""),
+    ):
+        clusters.rows = {b"a": sides([cell(1)], differing=before)}
+        peer = Peer(run, lambda then=then: clusters.rows.update({b"a": then}))  # type: ignore[misc]
+        (found,), _ = still_differing(run, [ITEM], peer, clusters.pause)
+        assert (found.state, peer.unjudged) == (state, why)

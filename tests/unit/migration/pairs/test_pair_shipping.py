@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from unit.migration.filled_ledger import SPEC
 from unit.migration.pair_ledger import REGION, differs, one_pass, region
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.descriptors import new_table
+from walferry.hbase.peers import PeerConfig
+from walferry.hbase.versions import release_of
 from walferry.ledger import Ledger, PassDifference
-from walferry.migration.pairs import pair_shipping
-from walferry.migration.pairs.pair_findings import new_differences, pass_facts, pass_line, told
+from walferry.migration.pairs import pair_regions, pair_shipping
+from walferry.migration.pairs.pair_findings import new_differences, pass_facts, pass_line, require_judged, told
 from walferry.migration.pairs.pair_pass import open_pair
-from walferry.migration.pairs.pair_shipping import Shipping
+from walferry.migration.pairs.pair_rows import PairRead
+from walferry.migration.pairs.pair_shipping import NOT_LOOKED_AT, Shipping, peer_faults, proved_before
+from walferry.migration.sides.digest import RangePair
 from walferry.replication.finding import NotReplicatedError
 from walferry.replication.shipped import Shipped
 from walferry.run.pair_spec import ResolvedPairSpec
+from walferry.run.progress.state import state_of
 from walferry.run.run import Run
 
 ROLLED_MS = 1_700_000_000_000
@@ -51,7 +60,7 @@ class Ships:
 
 def test_a_pass_tells_what_its_peer_had_shipped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ships = Ships(monkeypatch, "")
-    shipping = Shipping(run, [])
+    shipping = Shipping(run, {})
     assert shipping.facts() == {}, "nothing had to be shipped"
     shipping.ship()
     assert ships.waits == [60]
@@ -67,22 +76,24 @@ def test_a_pass_that_cannot_judge_says_so_and_why_and_waits_only_once(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ships = Ships(monkeypatch, STUCK)
-    shipping = Shipping(run, [])
+    shipping = Shipping(run, {})
     shipping.ship()
     shipping.ship()
     assert len(ships.waits) == 1
     line = told_line(run, shipping.facts(), replace(differs(b"a"), state="under way"))
-    assert line.startswith("pass 1: not judged, 1 more under way")
-    assert line.endswith(f"; rows that differ are NOT JUDGED: {STUCK}")
+    assert line.startswith("pass 1: not judged: 1 row differs; ")
+    assert line.endswith(f"; NOT JUDGED: {STUCK}")
+    line = told_line(run, shipping.facts(), differs(b"a"), replace(differs(b"b"), state="under way"))
+    assert line.startswith("pass 2: 1 row differs, 1 other is not judged; ")
     line = told_line(run, shipping.facts())  # all rows were equal in the end
-    assert line.startswith("pass 2: equal; ")
+    assert line.startswith("pass 3: equal; ")
     assert "JUDGED" not in line
 
 
 def test_a_peer_that_stops_after_it_was_seen_to_ship_is_no_proof(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second reader needs rows shipped that were written after the first proof."""
     Ships(monkeypatch, "", STUCK)
-    shipping = Shipping(run, [])
+    shipping = Shipping(run, {})
     shipping.ship()
     shipping.ship()
     assert shipping.facts() == {"peer": "east", "why": STUCK}
@@ -106,5 +117,89 @@ def test_rows_that_no_list_has_are_under_way_and_no_news_until_a_pass_can_judge_
 
 
 def test_the_peer_of_a_recorded_pair_is_read_with_its_spec(run: Run) -> None:
-    assert Shipping(run, [differs(b"a")]).peer == "east"
+    assert Shipping(run, {}).peer == "east"
     assert run.spec.as_recorded()["peer"] == "east"
+
+
+def test_rows_of_a_region_that_are_only_counted_are_not_judged_even_once_all_is_shipped(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows whether they are the same rows as before the roll."""
+    Ships(monkeypatch, "")
+    current = run.ledger.passes.begin(1)
+    position = run.ledger.passes.keep_position(current, {}, {}, 1, 100, 3)
+    crowded = region(unnamed=9, number=current.number, position=position)
+    run.ledger.passes.record(current, [crowded], [])
+    read = PairRead(SimpleNamespace(rows=(), differing=7), 7, 70, False)  # type: ignore[arg-type]
+    address = ClusterAddress("zk:1")
+    whole = RangePair(address, address, "t", "t", "", b"", b"", {})
+    monkeypatch.setattr(pair_regions, "_table_pair", lambda *_: (whole, False))
+    monkeypatch.setattr(pair_regions, "fan_out", lambda *_, what: [read])
+    shipping = Shipping(run, {})
+    pair_regions.settle(run, None, current, shipping)
+    done = run.ledger.passes.finish(current, {(REGION.table, REGION.region)}, shipping.facts())
+    assert (done.differing_rows, done.under_way_rows) == (0, 7)
+    facts = pass_facts(done)
+    assert pass_line(facts).endswith(
+        "; peer east had shipped all that was written before 2023-11-14T22:13:20Z; NOT JUDGED: more than 1,000 rows "
+        "of a region of t differ, and only so many are followed cell by cell"
+    )
+    with pytest.raises(NotReplicatedError, match="pair move: 7 rows differ and are not judged: more than 1,000 rows"):
+        require_judged("move", facts)
+    state = state_of(run.ledger)
+    assert (state.name, state.next_step[:22]) == ("stuck", "let the peer catch up,")
+
+
+# ---- what earlier passes have proved
+
+
+PROOF = {"peer": "east", "rolled_ms": ROLLED_MS, "why": ""}
+
+
+def test_a_pass_that_is_resumed_knows_which_rows_were_proved_before_it(run: Run) -> None:
+    """Its first attempt has replaced them in the ledger."""
+    under_way, unknown = replace(differs(b"w"), state="under way"), replace(differs(b"u"), detail=NOT_LOOKED_AT)
+    one_pass(run.ledger, differs(b"a"), under_way, unknown, shipped=PROOF)
+    current = run.ledger.passes.begin(1)
+    proved = {("t", b"a"): differs(b"a").detail}
+    assert proved_before(run, current) == proved
+    run.ledger.passes.record(current, [replace(REGION, number=current.number)], [replace(under_way, row=b"a")])
+    current = run.ledger.passes.begin(2)
+    assert proved_before(run, current) == proved
+    run.ledger.passes.finish(current, {(REGION.table, REGION.region)}, {})
+    assert proved_before(run, run.ledger.passes.begin(1)) == {}, "the pass has found the row under way"
+
+
+def test_rows_that_differed_before_a_peer_was_named_are_not_proved(run: Run) -> None:
+    one_pass(run.ledger, differs(b"a"))
+    assert proved_before(run, run.ledger.passes.begin(1)) == {}
+
+
+# ---- peers that do not feed the pair
+
+
+def source(version: str = "2.5.10", scope: str = "1") -> Any:
+    return SimpleNamespace(
+        version=lambda: version, release=release_of(version), address=lambda: None,
+        describe=lambda name: new_table(name, {"f": {"REPLICATION_SCOPE": scope}}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("client", "fault"),
+    [
+        (source(), None),
+        (source(scope="0"), "the family f of shop:orders has REPLICATION_SCOPE 0, so no peer replicates it"),
+        (source("3.0.0"), "nobody can tell what peer east has shipped: the source is HBase 3.0.0, "),
+    ],
+)
+def test_a_pair_is_refused_whose_source_does_not_replicate_a_family_or_hides_its_queues(
+    run: Run, monkeypatch: pytest.MonkeyPatch, client: Any, fault: str | None
+) -> None:
+    peer = PeerConfig.of("east", True, pb.ReplicationPeer(clusterkey="zk:1:/hbase", replicate_all=True))
+    monkeypatch.setattr(pair_shipping, "peer_configs", lambda _: [peer])
+    monkeypatch.setattr(pair_shipping, "cluster_id_at", lambda _: "there")
+    monkeypatch.setattr(pair_shipping, "keyed_address", lambda *_: None)
+    run.__dict__.update(source=client, target=SimpleNamespace(cluster_id=lambda: "there"))
+    faults = peer_faults(run)
+    assert [one[: len(fault or "")] for one in faults] == ([fault] if fault else [])

@@ -91,7 +91,7 @@ class Pair(Clusters):
         drawn.add("t", around, exactly)
         drawn.keep()
         run.ledger.passes.record(current, both, ours)
-        spot_check_pair(run, current, BORDERS, drawn, before, Shipping(run, before))
+        spot_check_pair(run, current, BORDERS, drawn, before, Shipping(run, {}))
         return run.ledger.passes.finish(current, {("t", "r1"), ("t", "r2")})
 
     def found(self) -> list[tuple[bytes, str, str]]:
