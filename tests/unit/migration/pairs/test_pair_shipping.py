@@ -26,6 +26,7 @@ from walferry.migration.pairs.pair_shipping import NOT_LOOKED_AT, Shipping, peer
 from walferry.migration.sides.digest import RangePair
 from walferry.replication.finding import NotReplicatedError
 from walferry.replication.shipped import Shipped
+from walferry.run.notes.last_pass import verdict
 from walferry.run.pair_spec import ResolvedPairSpec
 from walferry.run.progress.state import state_of
 from walferry.run.run import Run
@@ -85,6 +86,8 @@ def test_a_pass_that_cannot_judge_says_so_and_why_and_waits_only_once(
     assert line.endswith(f"; NOT JUDGED: {STUCK}")
     line = told_line(run, shipping.facts(), differs(b"a"), replace(differs(b"b"), state="under way"))
     assert line.startswith("pass 2: 1 row differs, 1 other is not judged; ")
+    (made,) = run.ledger.passes.latest(1)
+    assert verdict(made) == f"pass 2: 1 row differs, 1 other is not judged: {STUCK}"
     line = told_line(run, shipping.facts())  # all rows were equal in the end
     assert line.startswith("pass 3: equal; ")
     assert "JUDGED" not in line
