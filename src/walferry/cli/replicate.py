@@ -110,7 +110,11 @@ def _show(found: ReplicationPlan) -> None:
         print(f"`walferry start` suits these tables better, since {'; '.join(found.better_replayed)}")
     else:
         hidden = any(one.subject == BULK_LOADS and one.level != "note" for one in found.findings)
-        print(f"HBase's own replication suits these tables{', as long as nothing is loaded in bulk' if hidden else ''}")
+        stops = any(one.level == "stop" for one in found.findings)
+        print(
+            f"{'once nothing stops it, ' if stops else ''}HBase's own replication suits these tables"
+            f"{', as long as nothing is loaded in bulk' if hidden else ''}"
+        )
 
 
 def _show_flown(flown: Flown, wait: float) -> None:

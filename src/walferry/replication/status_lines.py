@@ -46,7 +46,8 @@ def summary(peer: PeerStatus) -> str:
     elif facts:
         facts.append(_waiting(peer))
     elif any(queue.oldest or not queue.read_whole for queue in peer.queues):
-        facts += ["ships", _waiting(peer)]
+        still = all(queue.moving is False for queue in peer.queues if queue.oldest or not queue.read_whole)
+        facts += ["nothing shipped between the looks" if still else "ships", _waiting(peer)]
     elif not peer.queues and peer.servers_without_queue:
         facts.append("no queue")
     elif not files:

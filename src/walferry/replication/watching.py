@@ -46,7 +46,8 @@ CANARY_S = 60.0
 LATE_MS = 60_000
 """an edit that is not shipped for longer is told as catching up"""
 AGAIN_S = 60.0
-"""from a plan that has found something that stops edits to the next one, or 20 times as long as it took"""
+"""from a plan that has found something that stops edits to the next one, or 20 times as long as it took; from canaries
+that were not flown to the next ones"""
 MOST_QUEUES = 100
 """of a peer that the ledger keeps, the worst"""
 MOST_FINDINGS = 500
@@ -133,10 +134,12 @@ def _told(error: Exception) -> str:
 
 
 def _settings_and_canaries(ledger: RunLedger, spec: ResolvedReplicateSpec) -> list[Trouble]:
-    """Do what is due: a plan and canaries each `plan_minutes`, and a plan sooner as long as something stops edits.
+    """Do what is due: a plan and canaries each `plan_minutes`, sooner as long as something stops edits or canaries.
     Returns why something could not be done."""
     before = kept_plan(ledger)
-    flies = spec.canary and _is_due(kept_canary(ledger), spec.plan_minutes * 60)
+    before_canary = kept_canary(ledger)
+    kept_back = before_canary is not None and any(one["kept_back"] for one in before_canary["flown"])
+    flies = spec.canary and _is_due(before_canary, AGAIN_S if kept_back else spec.plan_minutes * 60)
     soon = before is not None and _stops(before) and _is_due(before, max(AGAIN_S, 20 * before["took_s"]))
     if not (flies or soon or _is_due(before, spec.plan_minutes * 60)):
         return []
@@ -220,7 +223,7 @@ def troubles_of(
         *(trouble for peer in peers for queue in peer.queues for trouble in _of_logs(peer, queue)),
         *(trouble for peer in peers for queue in peer.queues for trouble in _of_queue(peer, queue, max_lag * 1000)),
         *(_of_finding(finding) for finding in _seen_settings(peers)),
-        *(_of_finding(finding) for finding in stops),
+        *(_of_finding(finding) for finding in stops if not _each_look_shows(finding)),
         *_of_canaries(flown, {stop.subject for stop in stops}),
     ]
     return list({(one.event, one.key): one for one in reversed(found)}.values())[::-1]
@@ -258,12 +261,19 @@ def _seen_settings(peers: Sequence[PeerStatus]) -> Iterator[Finding]:
     if not peers:
         yield NO_PEER
     for peer in peers:
+        if peer.sink.fault is not None and peer.sink.proved:
+            yield Finding("stop", peer_subject(peer.peer), f"its sink takes no changes: {peer.sink.fault}")
         if not peer.enabled:
             yield disabled(peer.peer)
         elif not peer.queues and peer.servers_without_queue:
             servers = first_of(peer.servers_without_queue)
             message = f"it has no queue: at {servers} hbase.replication may be off, or no log has been written yet"
             yield Finding("stop", peer_subject(peer.peer), message)
+
+
+def _each_look_shows(finding: Finding) -> bool:
+    """Whether a look knows better than the last plan."""
+    return finding in (NO_PEER, disabled(finding.subject.removeprefix(peer_subject(""))))
 
 
 def _of_finding(finding: Finding) -> Trouble:
@@ -309,10 +319,14 @@ def watched_now(
 
 
 def _without_trouble(peers: Sequence[PeerStatus], age_ms: int | None) -> str:
-    told = first_of([f"peer {peer.peer}: {summary(peer)}" for peer in peers], ". ", SHOWN)
+    told = first_of([f"peer {peer.peer}: {_with_sink(peer)}" for peer in peers], ". ", SHOWN)
     if age_ms is None:
         return f"{told}; how old the oldest edit is that waits, could not be told"
     return f"{told}; the oldest edit that waits is {duration(age_ms / 1000)} old" if age_ms else told
+
+
+def _with_sink(peer: PeerStatus) -> str:
+    return summary(peer) if peer.sink.fault is None else f"{summary(peer)}; its cluster: {peer.sink.fault}"
 
 
 def _plain(peers: Sequence[PeerStatus]) -> list[dict[str, Any]]:

@@ -120,6 +120,7 @@ def test_what_the_plan_finds_does_not_fail_the_task_and_a_form_again_looks_at_on
     assert f"stop: {STOP.subject}: {STOP.message}" in caplog.text
     assert plan("manual__2", tables=["audit:*"]) == run
     assert clusters.plans == 2
+    assert f"{run} is taken over from airflow manual__1; changed: replicated: ['*'] -> ['audit:*']" in caplog.text
 
 
 def test_a_form_that_cannot_be_used_fails_for_good(plan: Callable[..., str]) -> None:

@@ -26,7 +26,7 @@ from unit.replication.watch_ledger import (
 from walferry.errors import UsageError
 from walferry.ledger import Ledger, PeerLook, RunLedger
 from walferry.replication.canary import Arrival, Flown
-from walferry.replication.finding import Finding, disabled
+from walferry.replication.finding import NO_PEER, Finding, disabled
 from walferry.replication.spec import recorded_replicate_spec
 from walferry.replication.status import QueueStatus
 from walferry.run.heartbeat import RunBusyError, beating
@@ -196,9 +196,14 @@ class TestTroubles:
         seen = clusters.seen(flies)
         assert [one.text for one in seen.troubles] == ["no canary was flown: peer east replicates named tables only"]
         assert seen.canary_seconds is None
-        clusters.findings = [disabled("east")]
+        clusters.findings = [Finding("stop", "peer east", "its key leads to another cluster")]
         later(flies, 15 * 60)
         assert [one.key.split(":")[0] for one in clusters.seen(flies).troubles] == ["peer east"]
+        clusters.findings, clusters.flown = [], [ARRIVED]
+        note = flies.notes.get("replication canary")
+        assert note is not None
+        flies.notes.keep("replication canary", note | {"at_ms": note["at_ms"] - 60_000})
+        assert clusters.seen(flies).troubles == (), "it is flown again after a minute"
 
     def test_the_time_of_the_canary_is_that_of_its_last_row(self, book: Ledger, clusters: Clusters) -> None:
         clusters.flown = [ARRIVED]
@@ -263,6 +268,21 @@ class TestSettings:
         assert [one.text for one in clusters.seen(run).troubles] == [
             f"peer east: it has no queue: at {SERVER} hbase.replication may be off, or no log has been written yet"
         ]
+        clusters.findings = [disabled("east"), NO_PEER]
+        later(run, 60)
+        clusters.peers = [peer(IDLE)]
+        assert clusters.seen(run).troubles == (), "a look knows better than the plan"
+        clusters.findings = []
+        later(run, 60)
+        clusters.peers = [replace(peer(IDLE), sink=replace(peer(IDLE).sink, fault="no region server of it is alive"))]
+        assert [one.text for one in clusters.seen(run).troubles] == [
+            "peer east: its sink takes no changes: no region server of it is alive"
+        ]
+        away = replace(peer(IDLE).sink, fault="it cannot be looked at from here", proved=False)
+        clusters.peers = [replace(peer(replace(waiting(9), moving=False)), sink=away)]
+        assert clusters.seen(run).troubles == ()
+        assert state_of(run).cause.startswith("peer east: nothing shipped between the looks; ")
+        assert "; its cluster: it cannot be looked at from here; " in state_of(run).cause
         clusters.peers = []
         assert [one.key for one in clusters.seen(run).troubles] == [
             "source: it has no replication peer that leads to a cluster"

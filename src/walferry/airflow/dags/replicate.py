@@ -43,11 +43,16 @@ def plan() -> str:
 
     context = get_current_context()
     with final_errors(), open_ledger() as ledger:
+        before = {run.run_id: run for run in ledger.runs() if run.state == "running"}
         try:
             run_id = begin(ledger, dict(context["params"]), airflow_connection, f"airflow {context['run_id']}")
         except RunBusyError as busy:  # a look for an earlier DAG run is about to end
             raise AirflowException(str(busy)) from None
         record_trigger(ledger, run_id, context)
+        if (old := before.get(run_id)) is not None and old.owner != ledger.run(run_id).owner:
+            now = ledger.run(run_id).spec
+            changed = [f"{key}: {old.spec.get(key)} -> {now[key]}" for key in now if old.spec.get(key) != now[key]]
+            log.warning("%s is taken over from %s; changed: %s", run_id, old.owner, ", ".join(changed) or "nothing")
         for finding in (kept_plan(ledger.of(run_id)) or {"findings": ()})["findings"]:
             log.info("%s: %s: %s", finding["level"], finding["subject"], finding["message"])
         return run_id
