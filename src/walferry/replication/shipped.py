@@ -45,6 +45,9 @@ SETTLE_SECONDS = 10.0
 """that a log may lack its file, or its place in the queues, as it does while a server starts or rolls"""
 ROLL_AGAIN_SECONDS = 10.0
 """after which a server that has not gone on is asked again: one that is just rolling may forget the first request"""
+STAYS_SECONDS, STAYS_ROLLS = 30.0, 3
+"""how long the same logs may be left of a server that has gone on before it is asked once more, and how many times.
+HBase takes an idle server's older log out of its queue with the next entry that it reads, or with the next log"""
 ROLLERS = 8
 NAMED = 3
 """stuck queues that an error names"""
@@ -232,6 +235,8 @@ class _Waiting:
         self._spec, self._source, self._wait_s, self._told = spec, source, wait_s, told
         self._open = {fence.peer: fence for fence in fences}
         self._asked_s = 0.0
+        self._stayed: dict[tuple[str, str], tuple[list[str], float, int]] = {}
+        """by peer and server: the logs that are left of it, since when these, how many times it was asked once more"""
         self._said: dict[str, str] = {}
         """the last line by peer; of looks that failed by ""."""
         self._asked: dict[str, str] = {}
@@ -247,7 +252,10 @@ class _Waiting:
                 left, files = self._look()
                 if not self._open:
                     return
-                self._roll({node.holder for of in left.values() for node, names in of.items() if written(node, names)})
+                own = [
+                    (node, names) for of in left.values() for node, names in of.items() if node.writer == node.holder
+                ]
+                self._roll({node.holder for node, names in own if written(node, names) or self._stays(node, names)})
             except TransientError as error:
                 if steady_s() > deadline:
                     raise
@@ -300,10 +308,20 @@ class _Waiting:
             self._told(line)
         self._said[about] = line
 
+    def _stays(self, node: QueueNode, names: Sequence[str]) -> bool:
+        """Whether a server that has gone on is to be asked once more."""
+        now, key, left = steady_s(), (node.peer, node.holder), list(names)
+        before, since_s, rolls = self._stayed.get(key, ([], now, 0))
+        if left != before:
+            since_s = now
+        due = now - max(since_s, self._asked_s) >= STAYS_SECONDS and rolls < STAYS_ROLLS
+        self._stayed[key] = (left, now, rolls + 1) if due else (left, since_s, rolls)
+        return due
+
     def _roll(self, holders: Collection[str]) -> None:
         """Ask those of these servers that are alive to roll, once in a while. One that dies needs no roll. One that has
-        gone on must not be asked: too many logs force flushes (hbase.regionserver.maxlogs)."""
-        if steady_s() - self._asked_s < ROLL_AGAIN_SECONDS:
+        gone on is asked a few times more at most: too many logs force flushes (hbase.regionserver.maxlogs)."""
+        if not holders or steady_s() - self._asked_s < ROLL_AGAIN_SECONDS:
             return
         servers = [server for server in self._source.servers() if server.name in holders]
         self._asked_s = steady_s()

@@ -198,6 +198,19 @@ def test_a_server_that_has_gone_on_is_not_asked_again_while_its_older_logs_or_a_
     assert source.asked.count(TWO.name) > 1
 
 
+def test_a_server_of_which_the_same_logs_stay_for_long_is_asked_a_few_times_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An idle one may keep its older log in the queue until it reads something of the next one."""
+    idle = [node(ONE, name(ONE, 7), name(ONE, 11)), ROLLED[1]]
+    source = Cluster(monkeypatch, BEFORE, BEFORE, idle)
+    monkeypatch.setattr(shipped, "STAYS_SECONDS", 0.06)
+    with pytest.raises(NotReplicatedError, match="not shipped in 1 s"):
+        source.ship(1)
+    assert source.asked.count(ONE.name) == 1 + shipped.STAYS_ROLLS
+    assert source.asked.count(TWO.name) == 1
+
+
 def test_causes_are_those_of_the_groups_whose_logs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = (f".regiongroup-{n}" for n in range(3))
     logs = [name(ONE, 5, first), name(ONE, 8, second), name(ONE, 9, third)]
