@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from airflow.sdk import Param
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from pydantic import BaseModel
 
 from walferry.airflow.notifiers import WalferryNotifier
@@ -17,6 +17,7 @@ from walferry.airflow.operators import ACTOR, final_errors
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import Ledger
 from walferry.process import open_ledger
+from walferry.run.heartbeat import RunBusyError
 from walferry.run.run import LogRun, RunEndedError
 from walferry.run.spec import Cluster, Spec, TimeWindow, unknown_key
 from walferry.run.turn import TakenOverError
@@ -32,6 +33,11 @@ TASK_DEFAULTS: dict[str, Any] = {
     "on_failure_callback": WalferryNotifier(),
 }
 """`default_args` of a DAG"""
+
+MOST_RUNS = 100
+"""runs at once of a DAG whose runs go on for long; Airflow's own limit is 16. The executor's limits apply as well"""
+FOR_EVER = 1_000_000
+"""retries of a task that goes on whatever kills it, until a person ends its run"""
 
 _CLUSTERS = (Cluster.__name__, KafkaSettings.__name__)
 _LIST_HINT = "One per line; enter a mapping in the JSON under Advanced Options."
@@ -78,6 +84,16 @@ def owned_step(run_id: str, owner: str, opened: Callable[[Ledger], AnyRun]) -> I
             if (record := run.ledger.record).state == "aborted":
                 raise AirflowSkipException(f"{run_id} was aborted: {record.outcome}") from None
             raise
+
+
+@contextmanager
+def retried_while_busy() -> Iterator[None]:
+    """Let Airflow try a task again while a process still works on the run: a task of an earlier DAG run may be about to
+    end."""
+    try:
+        yield
+    except RunBusyError as busy:
+        raise AirflowException(str(busy)) from None
 
 
 def until_ended(run: AnyRun, work: Callable[[AnyRun], NoReturn]) -> str:

@@ -25,6 +25,7 @@ from unit.replication.watch_ledger import (
     peer,
     waiting,
 )
+from unit.replication.watch_ledger import clusters as clusters
 from walferry.airflow.board.app import create_app
 from walferry.airflow.board.data import Pages, overview, run_page
 from walferry.airflow.board.hidden import ROW as HIDDEN_ROW
@@ -39,11 +40,6 @@ from walferry.run.progress.states import StateName
 def book(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
         yield ledger
-
-
-@pytest.fixture
-def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
-    return Clusters(monkeypatch)
 
 
 FIRST = Pages()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from unit.airflow.dag_ledger import book as book
 from unit.moments.keep_ledger import PARAMS, TABLES
 from walferry.airflow.dags import hbase_keep_log
 from walferry.airflow.dags import keep_log as dag_module
@@ -18,23 +17,9 @@ from walferry.ledger import Ledger
 from walferry.moments.keeping import keep as keeping
 from walferry.moments.keeping.keep_run import KeepRun
 from walferry.moments.keeping.keep_spec import KeepSpec
-from walferry.process import open_ledger
 from walferry.run.phases import phases_of
 from walferry.run.run import RunEndedError
 from walferry.run.turn import TakenOverError
-
-HBASE = {
-    "conn_type": "hbase", "host": "127.0.0.1", "port": 1,
-    "extra": {"webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"},
-}  # fmt: skip
-
-
-@pytest.fixture
-def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    monkeypatch.setenv("WALFERRY_LEDGER", f"sqlite:///{tmp_path / 'ledger.db'}")
-    monkeypatch.setenv("AIRFLOW_CONN_HBASE_SOURCE", json.dumps(HBASE))
-    with open_ledger(actor="test") as ledger:
-        yield ledger
 
 
 @pytest.fixture

@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
 
+from unit.airflow.dag_ledger import book as book
 from unit.replication.watch_ledger import SERVER, STOP, Clusters, peer, waiting
+from unit.replication.watch_ledger import clusters as clusters
 from walferry.airflow import metrics, watch_alerts
 from walferry.airflow.dags import hbase_replicate
 from walferry.airflow.dags import replicate as dag_module
 from walferry.airflow.sensors import ReplicationSensor
 from walferry.airflow.triggers import NextLookTrigger
 from walferry.ledger import Ledger
-from walferry.process import open_ledger
 from walferry.replication import watching
 from walferry.replication.spec import ReplicateSpec
 from walferry.run.progress.state import state_of
-
-HBASE = {
-    "conn_type": "hbase", "host": "127.0.0.1", "port": 1,
-    "extra": {"webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"},
-}  # fmt: skip
-
-
-@pytest.fixture
-def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    monkeypatch.setenv("WALFERRY_LEDGER", f"sqlite:///{tmp_path / 'ledger.db'}")
-    monkeypatch.setenv("AIRFLOW_CONN_HBASE_SOURCE", json.dumps(HBASE))
-    with open_ledger(actor="test") as ledger:
-        yield ledger
-
-
-@pytest.fixture
-def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
-    return Clusters(monkeypatch)
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonschema
@@ -14,6 +13,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from unit.airflow.dag_ledger import book as book
 from unit.run.progress.brought import finish
 from unit.streams.stream_ledger import PARAMS, TABLES
 from walferry.airflow.dags import hbase_history, hbase_stream
@@ -23,7 +23,6 @@ from walferry.airflow.kafka import KafkaHook
 from walferry.airflow.secret_connection import secret_connection
 from walferry.errors import TransientError, UsageError
 from walferry.ledger import Ledger
-from walferry.process import open_ledger
 from walferry.run.heartbeat import NOTE
 from walferry.run.phases import phases_of
 from walferry.run.run import RunEndedError
@@ -34,20 +33,7 @@ from walferry.streams.start import start_stream
 from walferry.streams.stream_run import StreamRun
 from walferry.streams.stream_spec import ONLY_KAFKA, StreamSpec, catalog_settings, parse_stream_spec
 
-HBASE = {
-    "conn_type": "hbase", "host": "127.0.0.1", "port": 1,
-    "extra": {"webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"},
-}  # fmt: skip
 Act = Callable[[StreamRun], None]
-
-
-@pytest.fixture
-def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    monkeypatch.setenv("WALFERRY_LEDGER", f"sqlite:///{tmp_path / 'ledger.db'}")
-    monkeypatch.setenv("AIRFLOW_CONN_HBASE_SOURCE", json.dumps(HBASE))
-    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "host": "127.0.0.1"}))
-    with open_ledger(actor="test") as ledger:
-        yield ledger
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from unit.replication.watch_ledger import (
     peer,
     waiting,
 )
+from unit.replication.watch_ledger import clusters as clusters
 from walferry.errors import UsageError
 from walferry.ledger import Ledger, PeerLook, RunLedger
 from walferry.replication.canary import Arrival, Flown
@@ -45,11 +46,6 @@ BOARD = Path(__file__).parents[3] / "docs" / "board.md"
 def book(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
         yield ledger
-
-
-@pytest.fixture
-def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
-    return Clusters(monkeypatch)
 
 
 @pytest.fixture

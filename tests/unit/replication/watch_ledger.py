@@ -40,6 +40,11 @@ OTHER = replace(IDLE, server="rs2,16020,2", writer="rs2,16020,2")
 STOP = Finding("stop", "shop:orders", "family d has REPLICATION_SCOPE 0, so no edit of it is replicated")
 
 
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
+    return Clusters(monkeypatch)
+
+
 def waiting(seconds: float, *causes: str) -> QueueStatus:
     """A queue whose oldest edit has waited for so long."""
     age = round(seconds * 1000)

@@ -12,6 +12,7 @@ from typing import Any
 
 from walferry.airflow.board.hidden import hidden_inputs, hidden_rows, without_rows
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
+from walferry.airflow.board.paging import page_of
 from walferry.airflow.board.passes import passes
 from walferry.airflow.board.replication import replication
 from walferry.amounts import amount, rows_differ
@@ -395,8 +396,7 @@ def series(rounds: Sequence[Round]) -> Facts:
 
 
 def _page(rows: list[Facts], page: int) -> Facts:
-    shown = rows[page * ROWS_PER_PAGE : (page + 1) * ROWS_PER_PAGE]
-    return {"total": len(rows), "page": page, "size": ROWS_PER_PAGE, "rows": shown}
+    return page_of(rows, page, ROWS_PER_PAGE)
 
 
 def _region(item: RangeComparison) -> Facts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from walferry.airflow.board.hidden import hidden_rows
+from walferry.airflow.board.paging import page_of
 from walferry.ledger import RunLedger, RunRecord
 from walferry.migration.pairs.pair_findings import findings, pass_facts
 
@@ -25,7 +26,7 @@ def passes(ledger: RunLedger, run: RunRecord, page: int, size: int, *, rows: boo
     ended = [one for one in made if one["seconds"] is not None]
     newest, found = made[::-1], findings(ledger, NAMED)
     return {
-        "total": len(made), "page": page, "size": size, "rows": newest[page * size : (page + 1) * size],
+        **page_of(newest, page, size),
         "trend": {
             "at_ms": [one["ended_ms"] for one in ended],
             **{key: [one[key] for one in ended] for key in ("differing_rows", "rows_read", "bytes_read", "seconds")},

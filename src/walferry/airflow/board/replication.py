@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from walferry.airflow.board.hidden import ROW
+from walferry.airflow.board.paging import page_of
 from walferry.clock import now_ms
 from walferry.ledger import PeerLook, RunLedger, RunRecord
 from walferry.run.notes.watched_replication import kept_canary, kept_plan, watched, watched_peers
@@ -15,7 +16,7 @@ TREND_MS = 86_400_000
 MOST_POINTS = 300
 """of a peer in the trend; more looks are combined to their worst"""
 MOST_PEERS = 8
-"""in the trend, those that are furthest behind"""
+"""in the trend, those whose edits wait longest"""
 
 
 def replication(
@@ -31,16 +32,12 @@ def replication(
     return {
         "looked_ms": None if now is None else now.looked_ms,
         "peers": [_peer(peer, plan) for peer in peers],
-        "queues": _page(every, queues, size) | {"not_listed": sum(p["not_listed"] for p in peers)},
+        "queues": page_of(every, queues, size) | {"not_listed": sum(p["not_listed"] for p in peers)},
         "plan_ms": None if plan is None else plan["at_ms"],
-        "findings": _page(found, findings, size) | {"stops": sum(one["level"] == "stop" for one in found)},
+        "findings": page_of(found, findings, size) | {"stops": sum(one["level"] == "stop" for one in found)},
         "canary": _canary(kept_canary(ledger)),
         "trend": _trend(ledger.peer_looks.since(now_ms() - TREND_MS)),
     }
-
-
-def _page(items: Sequence[Any], page: int, size: int) -> dict[str, Any]:
-    return {"total": len(items), "page": page, "size": size, "rows": items[page * size : (page + 1) * size]}
 
 
 def _peer(peer: Mapping[str, Any], plan: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -82,8 +79,8 @@ def _trend(looks: Sequence[PeerLook]) -> list[dict[str, Any]]:
     of_peer: dict[str, list[PeerLook]] = defaultdict(list)
     for look in looks:
         of_peer[look.peer].append(look)
-    behind = sorted(of_peer, key=lambda peer: -(of_peer[peer][-1].oldest_age_ms or 0))[:MOST_PEERS]
-    return [{"peer": peer, **_points(of_peer[peer])} for peer in sorted(behind)]
+    slowest = sorted(of_peer, key=lambda peer: -(of_peer[peer][-1].oldest_age_ms or 0))[:MOST_PEERS]
+    return [{"peer": peer, **_points(of_peer[peer])} for peer in sorted(slowest)]
 
 
 def _points(looks: Sequence[PeerLook]) -> dict[str, Any]:

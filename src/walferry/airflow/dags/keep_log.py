@@ -14,9 +14,16 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, get_current_context, task
-from airflow.sdk.exceptions import AirflowException
 
-from walferry.airflow.dag_parts import TASK_DEFAULTS, owned_step, spec_params, until_ended
+from walferry.airflow.dag_parts import (
+    FOR_EVER,
+    MOST_RUNS,
+    TASK_DEFAULTS,
+    owned_step,
+    retried_while_busy,
+    spec_params,
+    until_ended,
+)
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, ReportLink, add_links
 from walferry.airflow.operators import ACTOR, final_errors, record_trigger
@@ -28,10 +35,6 @@ from walferry.run.phases import phase_of
 if TYPE_CHECKING:
     from walferry.moments.keeping.keep_run import KeepRun
 
-MOST_RUNS = 100
-"""runs at once; Airflow's own limit is 16. The executor's limits apply as well"""
-FOR_EVER = 1_000_000
-"""retries of the task `keep`: whatever kills it, it goes on"""
 KEYS = (
     "name", "source", "tables", "folder", "base_hours", "copy_bases", "keep_days", "keep_bytes", "tail_seconds",
     "source_requests",
@@ -54,14 +57,11 @@ def keep_step(run_id: str) -> AbstractContextManager[KeepRun]:
 def plan() -> str:
     """Open the run in the ledger, examine the source and the folder, refuse what cannot be kept."""
     from walferry.moments.keeping.start import start_keep
-    from walferry.run.heartbeat import RunBusyError
 
     with final_errors(), open_ledger() as ledger:
         params = dict(get_current_context()["params"])
-        try:
+        with retried_while_busy():
             run_id = start_keep(ledger, params, airflow_connection, _owner())
-        except RunBusyError as busy:  # a task of an earlier DAG run may be about to end
-            raise AirflowException(str(busy)) from None
         record_trigger(ledger, run_id, get_current_context())
     _do(run_id, "plan")
     return run_id

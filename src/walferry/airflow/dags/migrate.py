@@ -15,9 +15,8 @@ from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, get_current_context, task
-from airflow.sdk.exceptions import AirflowException
 
-from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
+from walferry.airflow.dag_parts import TASK_DEFAULTS, retried_while_busy, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
 from walferry.airflow.operators import (
@@ -84,7 +83,6 @@ LINKS = {
 @task
 def plan() -> str:
     """Open the run in the ledger, examine both clusters, refuse tables that cannot be moved."""
-    from walferry.run.heartbeat import RunBusyError
     from walferry.run.start import continue_run, start_run
 
     context = get_current_context()
@@ -92,13 +90,11 @@ def plan() -> str:
     continued, _ = params.pop(CONTINUES, None), params.pop(ANYWAY, None)
     owner = f"airflow {context['run_id']}"
     with final_errors(), open_ledger() as ledger:
-        try:
+        with retried_while_busy():
             if continued:
                 run_id = continue_run(ledger, continued, params, airflow_connection, owner)
             else:
                 run_id = start_run(ledger, params, airflow_connection, owner)
-        except RunBusyError as busy:  # a task of the earlier DAG run is about to end
-            raise AirflowException(str(busy)) from None
         record_trigger(ledger, run_id, context)
     with step(run_id) as run:
         do_phase(run, "plan")

@@ -14,9 +14,8 @@ import logging
 from typing import Any
 
 from airflow.sdk import DAG, get_current_context, task
-from airflow.sdk.exceptions import AirflowException
 
-from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
+from walferry.airflow.dag_parts import FOR_EVER, MOST_RUNS, TASK_DEFAULTS, retried_while_busy, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, add_links
 from walferry.airflow.operators import final_errors, record_trigger
@@ -26,10 +25,6 @@ from walferry.replication.spec import ReplicateSpec
 
 log = logging.getLogger(__name__)
 
-MOST_RUNS = 100
-"""runs at once; Airflow's own limit is 16. The executor's limits apply as well"""
-FOR_EVER = 1_000_000
-"""retries of the task `watch`: whatever kills it, it goes on"""
 KEYS = ("name", "source", "target", "peer", "tables", "max_lag", "look_seconds", "plan_minutes", "canary")
 PARAMS = spec_params(model=ReplicateSpec, keys=KEYS, defaults={})
 
@@ -38,16 +33,13 @@ PARAMS = spec_params(model=ReplicateSpec, keys=KEYS, defaults={})
 def plan() -> str:
     """Look at the settings of both clusters, and open the run in the ledger. Returns the run's id."""
     from walferry.replication.watching import begin
-    from walferry.run.heartbeat import RunBusyError
     from walferry.run.notes.watched_replication import kept_plan
 
     context = get_current_context()
     with final_errors(), open_ledger() as ledger:
         before = {run.run_id: run for run in ledger.runs() if run.state == "running"}
-        try:
+        with retried_while_busy():
             run_id = begin(ledger, dict(context["params"]), airflow_connection, f"airflow {context['run_id']}")
-        except RunBusyError as busy:  # a look for an earlier DAG run is about to end
-            raise AirflowException(str(busy)) from None
         record_trigger(ledger, run_id, context)
         if (old := before.get(run_id)) is not None and old.owner != ledger.run(run_id).owner:
             now = ledger.run(run_id).spec

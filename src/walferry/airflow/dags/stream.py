@@ -14,9 +14,16 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, get_current_context, task
-from airflow.sdk.exceptions import AirflowException
 
-from walferry.airflow.dag_parts import TASK_DEFAULTS, owned_step, spec_params, until_ended
+from walferry.airflow.dag_parts import (
+    FOR_EVER,
+    MOST_RUNS,
+    TASK_DEFAULTS,
+    owned_step,
+    retried_while_busy,
+    spec_params,
+    until_ended,
+)
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, ReportLink, add_links
 from walferry.airflow.operators import ACTOR, final_errors, record_trigger
@@ -30,10 +37,6 @@ from walferry.streams.stream_spec import StreamSpec
 if TYPE_CHECKING:
     from walferry.streams.stream_run import StreamRun
 
-MOST_STREAMS = 100
-"""streams at once; Airflow's own limit is 16. The executor's limits apply as well"""
-FOR_EVER = 1_000_000
-"""retries of the task `stream`: whatever kills it, it goes on"""
 KEYS = (
     "name", "source", "kafka", "tables", "topic", "create_topics", "snapshot", "image", "upsert_topic", "bytes_as",
     "families", "columns", "rows", "decode", "large_messages", "resolved", "max_lag", "positions", "epoch", "throttle",
@@ -56,7 +59,6 @@ def stream_step(run_id: str) -> AbstractContextManager[StreamRun]:
 @task
 def plan() -> str:
     """Open the run in the ledger, examine the source and the topics, refuse what cannot be streamed."""
-    from walferry.run.heartbeat import RunBusyError
     from walferry.streams.start import start_stream
 
     with final_errors(), open_ledger() as ledger:
@@ -65,10 +67,8 @@ def plan() -> str:
             _require_client()
         elif not params["parquet"]:
             raise UsageError("parquet: give a folder, as {folder: …}")
-        try:
+        with retried_while_busy():
             run_id = start_stream(ledger, params, airflow_connection, _owner())
-        except RunBusyError as busy:  # a task of an earlier DAG run may be about to end
-            raise AirflowException(str(busy)) from None
         record_trigger(ledger, run_id, get_current_context())
     _do(run_id, "plan")
     return run_id
@@ -122,8 +122,8 @@ def stream_dag(dag_id: str, params: dict[str, Any], tag: str, about: str) -> DAG
         dag_id,
         schedule=None,
         catchup=False,
-        max_active_runs=MOST_STREAMS,
-        max_active_tasks=MOST_STREAMS,
+        max_active_runs=MOST_RUNS,
+        max_active_tasks=MOST_RUNS,
         params=params,
         tags=["walferry", "hbase", tag],
         doc_md=about,

@@ -47,7 +47,7 @@ def _status(ledger: RunLedger) -> Status:
     stop = write_stop_of(ledger)
     phases = ledger.phases.all()
     waiting = unapplied(ledger)
-    backlog = sum(file.length for file in waiting) + _not_shipped(ledger)
+    backlog = sum(file.length for file in waiting) + (_not_shipped(ledger) if run.kind == "replication" else 0)
     total = len(list(steps(run.kind, source_tables(run))))
     done = sum(1 for phase in phases if phase.state == "done")
     window = ledger.phases.facts("replay_window") or {"cells": 0}
@@ -97,8 +97,8 @@ def _status(ledger: RunLedger) -> Status:
 
 
 def _not_shipped(ledger: RunLedger) -> int:
-    """Bytes of log that HBase has not replicated, as of the last look; 0 for other kinds of runs."""
-    now = watched(ledger) if ledger.record.kind == "replication" else None
+    """Bytes of log that HBase has not replicated, as of the newest look."""
+    now = watched(ledger)
     return 0 if now is None else now.unshipped_bytes
 
 
