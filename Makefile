@@ -23,10 +23,10 @@ UNIT_WORKERS = $(shell $(PYTHON) -c "import os; print(2 * os.cpu_count())")
 UNIT_TESTS = $(BIN)/pytest tests/unit -n $(UNIT_WORKERS) --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration tests/security -m "not memory and not matrix$(1)" -n $(WORKERS) --dist loadscope \
+CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration tests/security -m "not memory and not matrix and $(1)" -n $(WORKERS) --dist loadscope \
   --no-loadscope-reorder $(PYTEST_ARGS)
 
-.PHONY: help setup kerberos check check-kerberos jars demo test test-unit test-clusters test-integration test-versions test-security test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-lag bench-protection up down lint lock
+.PHONY: help setup kerberos check check-kerberos jars demo test test-unit test-clusters test-long test-integration test-versions test-security test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-lag bench-protection up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,12 +38,15 @@ kerberos: check-kerberos $(BIN)/.kerberos ## Into .venv what secured clusters ne
 demo: setup ## Move two live tables between two real clusters, and prove it
 	$(BIN)/python -m walferry.embedded demo
 
-test: setup ## Unit, integration on real clusters, end to end in a real Airflow; without the long ones of `make test-clusters`
+test: setup ## Unit, integration on real clusters, end to end in a real Airflow; without `make test-long`
 	$(UNIT_TESTS)
-	$(call CLUSTER_TESTS, and not long)
+	$(call CLUSTER_TESTS,not long)
 
-test-clusters: setup ## All integration and end-to-end tests
-	$(CLUSTER_TESTS)
+test-clusters: setup ## `make test` without the unit tests
+	$(call CLUSTER_TESTS,not long)
+
+test-long: setup ## Integration and end-to-end tests that take minutes or show one more case; not part of `make test`
+	$(call CLUSTER_TESTS,long)
 
 test-unit: setup ## What needs no server: two to three minutes on two cores
 	$(UNIT_TESTS)

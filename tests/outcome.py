@@ -21,5 +21,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     assert reporter is not None
     failed = sorted({report.nodeid for kind in ("failed", "error") for report in reporter.stats.get(kind, ())})
+    passed = len(reporter.stats.get("passed", ()))
     with Path(told).open("a") as file:
-        file.write(json.dumps({"exit": int(exitstatus), "failed": failed}) + "\n")
+        file.write(json.dumps({"exit": int(exitstatus), "passed": passed, "failed": failed}) + "\n")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +44,7 @@ def parts(folder: Path, **files: str) -> list[Part]:
 def last(capfd: pytest.CaptureFixture[str]) -> list[str]:
     """What the command tells at its end, without the times."""
     lines = capfd.readouterr().out.rpartition("\n\n")[2].strip().splitlines()
-    return [line for line in lines if not line.endswith(" minutes")]
+    return [line for line in lines if not re.fullmatch(r"[\w ]+: [\d.]+ minutes", line)]
 
 
 def test_a_test_that_passes_at_the_second_time_is_told_at_the_end(
@@ -102,22 +105,43 @@ def test_what_passes_or_fails_as_a_whole_is_run_again(
     assert last(capfd) == ["failed twice: chaos" if red else "failed, and passed when it was run again: chaos"]
 
 
-def test_a_part_that_would_not_end_in_time_is_left_out_and_told(capfd: pytest.CaptureFixture[str]) -> None:
-    true = ("sh", "-c", "true")
-    first = Part("first", true, named=False, minutes=50)
-    late = Part("late", true, named=False, minutes=40, always=False)
-    brief = Part("brief", true, named=False, minutes=3, always=False)
-    assert main([first, late, brief], minutes=10) == 0
-    told = capfd.readouterr().out.strip().splitlines()
-    assert told == [
-        "first: 0.0 minutes",
-        "late: left out, since 0 of 10 minutes had passed",
-        "brief: 0.0 minutes",
-    ]
+SLOW = "import time\ndef test_first(): pass\ndef test_wrong(): assert False\ndef test_slow(): time.sleep(600)"
 
 
-def test_on_a_slow_machine_a_part_is_expected_to_take_longer(capfd: pytest.CaptureFixture[str]) -> None:
-    slow = Part("slow", ("sleep", "0.6"), named=False, minutes=0.001)
-    late = Part("late", ("true",), named=False, minutes=1, always=False)
-    assert main([slow, late], minutes=again.AGAIN_MINUTES + 5) == 0
-    assert "late: left out" in capfd.readouterr().out
+@pytest.fixture
+def time_is_short(monkeypatch: pytest.MonkeyPatch) -> float:
+    """The minutes to give, of which the parts have ten seconds."""
+    monkeypatch.setattr(again, "AGAIN_MINUTES", 10)
+    return 10 + 10 / 60
+
+
+def test_a_part_that_need_not_run_to_its_end_is_cut_off_and_what_failed_in_it_is_run_again(
+    folder: Path, time_is_short: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    [slow] = parts(folder, slow=SLOW)
+    slow = replace(slow, to_its_end=False)
+    after = Part("after", ("true",), named=False, to_its_end=False)
+    assert main([slow, after], PYTEST, minutes=time_is_short) == 1
+    cut, left_out, twice = last(capfd)
+    assert re.fullmatch(r"slow: cut off after 0\.\d minutes, when 1 had passed", cut)
+    assert left_out == "after: left out, since time was over"
+    assert twice == "failed twice: test_slow.py::test_wrong"
+
+
+def test_a_part_that_has_to_run_to_its_end_is_red_without_the_time_for_it(
+    time_is_short: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hangs = Part("hangs", ("sleep", "600"), named=False)
+    assert main([hangs, Part("after", ("true",), named=False)], minutes=time_is_short) == 1
+    assert last(capfd) == ["hangs: cut off after 0.2 minutes", "after: left out, since time was over"]
+
+
+def test_what_ignores_the_interrupt_is_killed(
+    folder: Path, time_is_short: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "STOPPING_SECONDS", 1)
+    deaf = "trap '' INT; touch began; while :; do sleep 1; done"
+    began = time.monotonic()
+    assert main([Part("deaf", ("sh", "-c", deaf), named=False, to_its_end=False)], minutes=time_is_short) == 0
+    assert (folder / "began").exists()
+    assert time.monotonic() - began < 300
