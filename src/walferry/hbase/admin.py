@@ -23,6 +23,7 @@ from walferry.hbase.descriptors import SYSTEM_NAMESPACE, Region, TableDescriptor
 from walferry.hbase.errors import (
     NamespaceNotFoundError,
     RemoteError,
+    ServerGoneError,
     SnapshotExistsError,
     SnapshotFailedError,
     SnapshotInProgressError,
@@ -168,6 +169,11 @@ def move_region(client: Calls, region: Region, server: Server | None = None) -> 
         if server in (None, now.server):
             return True
         if time.monotonic() - asked > MOVE_AGAIN_S:
+            if server not in client.zookeeper.servers():  # its master opens the region elsewhere, each time
+                raise ServerGoneError(
+                    f"region {region.encoded} of {region.table} cannot move to {server.name}, which is gone",
+                    region=region.encoded, server=server.name,
+                )  # fmt: skip
             client.master_call("MoveRegion", request, pb.MoveRegionResponse)
             asked = time.monotonic()
         return False

@@ -240,7 +240,7 @@ class HBaseClient:
         admin.set_read_only(self, name, read_only)
 
     def move_region(self, region: Region, server: Server | None = None) -> None:
-        """Move a region to a server, or to one that HBase chooses; returns when the region is open there."""
+        """Move a region to a server (ServerGoneError if that is gone) or to HBase's choice; returns when it is open."""
         admin.move_region(self, region, server)
 
     def split_region(self, region: Region, split_row: bytes) -> None:

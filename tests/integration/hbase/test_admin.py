@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -12,11 +13,13 @@ import pytest
 
 from walferry.embedded.cluster import MiniCluster
 from walferry.errors import UsageError
+from walferry.hbase import admin
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import (
     NamespaceExistsError,
     NamespaceNotFoundError,
     ReadOnlyTableError,
+    ServerGoneError,
     SnapshotExistsError,
     SnapshotNotFoundError,
     TableExistsError,
@@ -189,6 +192,19 @@ def test_a_split_leaves_two_regions_and_a_move_changes_the_server(
     assert moved.changed_ms > first.changed_ms
     assert stayed.changed_ms < moved.changed_ms
     assert [cell[0] for cell in cells(client.scan_raw(name))] == [b"a", b"z"]
+
+
+def test_a_move_to_a_server_that_is_gone_ends_by_its_name(
+    client: HBaseClient, make_table: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its master opens the region elsewhere, as for the predecessor of a server that was killed and is back."""
+    monkeypatch.setattr(admin, "MOVE_AGAIN_S", 1.0)
+    (region,) = client.regions(make_table())
+    assert region.server is not None
+    gone = replace(region.server, start_code=region.server.start_code - 1)
+    with pytest.raises(ServerGoneError, match=f"region {region.encoded} of .* cannot move to {gone.name}, which is"):
+        client.move_region(region, gone)
+    assert client.regions(region.table)[0].server in client.servers()
 
 
 def test_flush_and_major_compaction_drop_what_no_reader_sees(

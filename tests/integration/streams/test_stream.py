@@ -212,7 +212,8 @@ def test_what_a_server_has_logged_elsewhere_while_nobody_looked_ends_the_stream_
     wait_until(lambda: at_source.regions(table)[0].server in at_source.servers(), "not recovered")
     at_source.move_region(at_source.regions(table)[0], there)
     put(at_source, table, b"elsewhere")
-    other = next(server for server in at_source.servers() if server != there)
+    # By its port, since ZooKeeper names the killed server until its session is over.
+    other = next(server for server in at_source.servers() if server.port != there.port)
     at_source.move_region(at_source.regions(table)[0], other)
     pid = source.pids["regionserver-1"]
     os.kill(pid, signal.SIGTERM)  # so its regions are flushed: the master would look for its log here, in vain
