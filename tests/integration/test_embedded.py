@@ -65,8 +65,10 @@ def open_logs(cluster: MiniCluster) -> dict[str, int]:
 
 
 def log_names(cluster: MiniCluster, folder: str) -> list[str]:
+    """Those of region servers, without hbase:meta's: oldWALs also has what the master logs of its own tables, by and by
+    (`…$masterlocalwal$`)."""
     names = [str(status["pathSuffix"]) for status in list_folder(cluster, folder)]
-    return [name for name in names if ".meta" not in name]
+    return [name for name in names if ".meta" not in name and not name.endswith("$")]
 
 
 def parts(log: str) -> tuple[str, int]:

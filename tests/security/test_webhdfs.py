@@ -320,6 +320,7 @@ def test_a_nameservice_is_used_directly_and_a_worker_learns_of_its_driver_where_
     assert files._tokens is not None
     monkeypatch.setattr(held_token, "_known", {})
     held_token.register(files._tokens.token)
+    files.list("/user")  # waits, as a driver does, until a name node is active: a driver without a token hands out none
     assert "mini" in str(two_name_nodes.address.name_node)
     brief = pickle.dumps((from_driver(), two_name_nodes.address, len(CONTENT)))
     request.getfixturevalue("only_direct")
