@@ -26,7 +26,7 @@ from pathlib import Path
 
 from outcome import OUTCOME
 
-MOST = 5
+MOST = 12
 """tests that are run again"""
 _PASSED, _FAILED = 0, 1
 """pytest.ExitCode: anything else means that not all tests were run"""
@@ -67,7 +67,7 @@ PARTS = (
     Part("versions", ("make", "test-versions", ARGS), to_its_end=False),
 )
 AGAIN = (".venv/bin/pytest", "-n", "0")
-AGAIN_MINUTES = 6
+AGAIN_MINUTES = 10
 """kept free to run failed tests again, and for tests that are cut off to stop their servers"""
 STOPPING_SECONDS = 120
 
@@ -113,7 +113,9 @@ def _run(command: Sequence[str], end: float) -> Outcome:
     """Run it until `end` of the monotonic clock at most, and then as long as it takes to stop its servers."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "outcome"
-        process = subprocess.Popen(command, env={**os.environ, OUTCOME: str(file)}, process_group=0)
+        process = subprocess.Popen(
+            command, env={**os.environ, OUTCOME: str(file)}, process_group=0, preexec_fn=_heed_interrupts
+        )
         cut_off = False
         try:
             code = process.wait(None if end == math.inf else max(0, end - time.monotonic()))
@@ -130,6 +132,11 @@ def _run(command: Sequence[str], end: float) -> Outcome:
         tuple(name for session in sessions for name in session["failed"]),
         bool(sessions) and all(session["exit"] in (_PASSED, _FAILED) for session in sessions),
     )
+
+
+def _heed_interrupts() -> None:
+    """What runs in the background of a shell ignores SIGINT, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> int:

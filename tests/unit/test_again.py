@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -121,7 +122,11 @@ def test_a_part_that_need_not_run_to_its_end_is_cut_off_and_what_failed_in_it_is
     [slow] = parts(folder, slow=SLOW)
     slow = replace(slow, to_its_end=False)
     after = Part("after", ("true",), named=False, to_its_end=False)
-    assert main([slow, after], PYTEST, minutes=time_is_short) == 1
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a shell
+    try:
+        assert main([slow, after], PYTEST, minutes=time_is_short) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
     cut, left_out, twice = last(capfd)
     assert re.fullmatch(r"slow: cut off after 0\.\d minutes, when 1 had passed", cut)
     assert left_out == "after: left out, since time was over"
