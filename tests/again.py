@@ -55,6 +55,11 @@ class Outcome:
     complete: bool = False
     """pytest says that it has run all of its tests"""
 
+    @property
+    def tells_all(self) -> bool:
+        """Whether `failed` has everything that made it fail."""
+        return self.complete and (not self.code or bool(self.failed))
+
 
 PARTS = (
     Part("unit", ("make", "test-unit", "COVERAGE=1", ARGS)),
@@ -91,7 +96,7 @@ def main(parts: Sequence[Part] = PARTS, again: Sequence[str] = AGAIN, minutes: f
             told.append(f"{part.name}: {took}")
         if not part.named:
             whole += [part] if ran.code and not ran.cut_off else []
-        elif not ran.cut_off and (not ran.complete or (ran.code and not ran.failed)):
+        elif not (ran.cut_off or ran.tells_all):
             red.append(f"{part.name} did not run to its end")
         else:
             failed += ran.failed
@@ -99,12 +104,13 @@ def main(parts: Sequence[Part] = PARTS, again: Sequence[str] = AGAIN, minutes: f
         red += [f"failed: {name}" for name in failed]
     elif failed:
         ran = _run((*again, *failed), end)
-        twice = ran.failed if ran.complete and not (ran.code and not ran.failed) else failed
+        twice = ran.failed if ran.tells_all else failed
         red += [f"failed twice: {name}" for name in twice]
         told += [f"failed, and passed when it was run again alone: {name}" for name in failed if name not in twice]
     for part in whole:
-        text = "failed twice" if _run(part.command, end).code else "failed, and passed when it was run again"
-        (red if text == "failed twice" else told).append(f"{text}: {part.name}")
+        ran = _run(part.command, end)
+        text = f"failed twice: {part.name}" if ran.code else f"failed, and passed when it was run again: {part.name}"
+        (red if ran.code else told).append(text)
     print("\n".join(["", *told, *red]), flush=True)
     return 1 if red else 0
 

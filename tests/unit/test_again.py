@@ -111,7 +111,7 @@ SLOW = "import time\ndef test_first(): pass\ndef test_wrong(): assert False\ndef
 
 @pytest.fixture
 def time_is_short(monkeypatch: pytest.MonkeyPatch) -> float:
-    """The minutes to give, of which the parts have ten seconds."""
+    """So many minutes that ten seconds are left for the parts."""
     monkeypatch.setattr(again, "AGAIN_MINUTES", 10)
     return 10 + 10 / 60
 
