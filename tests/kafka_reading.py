@@ -57,6 +57,9 @@ def read(address: str, topic: str, partitions: int, *, committed: bool = True, t
         consumer.close()
 
 
+_BEING_MADE = (KafkaError._UNKNOWN_PARTITION, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+
+
 def _end(consumer: Consumer, place: TopicPartition, timeout_s: float) -> int:
     """The end of a partition, also of one that is just being made."""
     deadline = time.monotonic() + timeout_s
@@ -65,6 +68,6 @@ def _end(consumer: Consumer, place: TopicPartition, timeout_s: float) -> int:
             _, end = consumer.get_watermark_offsets(place, timeout=timeout_s)
             return end
         except KafkaException as error:
-            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+            if error.args[0].code() not in _BEING_MADE or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

@@ -20,7 +20,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     assert reporter is not None
-    failed = sorted({report.nodeid for kind in ("failed", "error") for report in reporter.stats.get(kind, ())})
+    reports = [report for kind in ("failed", "error") for report in reporter.stats.get(kind, ())]
+    failed: dict[str, float] = {}  # by name, when it was known, in seconds since 1970; 0 where it ran no test
+    for report in sorted(reports, key=lambda one: one.nodeid):
+        failed.setdefault(report.nodeid, getattr(report, "stop", 0.0))
     passed = len(reporter.stats.get("passed", ()))
     with Path(told).open("a") as file:
         file.write(json.dumps({"exit": int(exitstatus), "passed": passed, "failed": failed}) + "\n")

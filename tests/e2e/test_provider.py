@@ -51,6 +51,7 @@ def test_the_button_in_the_form_tells_version_and_cluster_id_or_what_does_not_an
         assert time.monotonic() - began < 15
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_an_example_dag_copies_a_table_and_leaves_nothing_else(environment: Environment) -> None:
     source, target = environment.source.address, environment.target.address

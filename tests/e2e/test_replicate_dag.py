@@ -35,6 +35,7 @@ def log_of(environment: Environment) -> str:
     return "".join(file.read_text() for file in files)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_what_stops_native_replication_is_on_the_board_and_told_until_it_is_mended(
     environment: Environment, clusters: tuple[MiniCluster, MiniCluster]

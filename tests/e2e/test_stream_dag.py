@@ -88,6 +88,7 @@ def task_states(run: DagRun) -> dict[str, str | None]:
     return {task.task_id: task.state for task in run.tasks()}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_what_is_written_arrives_until_a_person_ends_the_stream(environment: Environment, broker: Broker) -> None:
     source = environment.source.address

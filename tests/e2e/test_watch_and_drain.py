@@ -96,6 +96,7 @@ def verify_what_was_spoilt(environment: Environment, airflow: httpx.Client) -> N
         assert (state_of(pair).name, pair.passes.latest(1)[0].rows_read >= 1080) == ("differing", True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_sealed_edits_reach_the_target_though_the_triggerer_was_killed(environment: Environment) -> None:
     source, target = environment.source.address, environment.target.address

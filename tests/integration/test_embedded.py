@@ -157,6 +157,7 @@ def test_the_source_has_as_many_region_servers_as_asked_for(source: MiniCluster)
         assert sorted(server.port for server in client.servers()) == sorted(source.ports.region_servers)
 
 
+@pytest.mark.long
 def test_no_server_outlives_kill_9_of_its_parent_and_the_next_start_finds_the_data(tmp_path: Path) -> None:
     # HDFS alone, for speed: a program of its own boots it, writes a file and is killed.
     program = textwrap.dedent(

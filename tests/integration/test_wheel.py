@@ -160,6 +160,7 @@ def variables(tmp_path: Path, python: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_client_formats_and_ledger_work_without_extras(bare: Path, tmp_path: Path) -> None:
     ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
     said = run(bare, "-c", USE_ALONE, FIXTURE, HFILE, folder=tmp_path, WALFERRY_LEDGER=ledger)
@@ -180,6 +181,7 @@ def test_the_command_works_without_extras(bare: Path, tmp_path: Path) -> None:
     assert {table["table"] for table in stat["tables"]} <= {json.loads(line)["table"] for line in lines}
 
 
+@pytest.mark.long
 def test_connection_types_links_board_and_dags_are_there_once(
     python: Path, variables: dict[str, str], tmp_path: Path
 ) -> None:
@@ -200,6 +202,7 @@ def test_connection_types_links_board_and_dags_are_there_once(
     assert found["dags"] == {name: str(dags / f"{name}.py") for name in DAGS}
 
 
+@pytest.mark.long
 def test_an_analysts_job_reads_a_log(python: Path, variables: dict[str, str], tmp_path: Path) -> None:
     cells, columns, of_changes = run(python, "-c", READ_A_LOG, FIXTURE, folder=tmp_path, **variables).split()
     assert int(cells) > 0

@@ -96,6 +96,7 @@ def test_webhdfs_wants_a_ticket(secured: MiniCluster) -> None:
     assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Negotiate")
 
 
+@pytest.mark.long
 def test_names_of_realm_and_services_may_be_others_and_zookeeper_may_ask_for_no_login(tmp_path: Path, kdc: Kdc) -> None:
     with quick(), Kdc.start(tmp_path / "kdc", "OTHER.ORG") as other:
         security = Secured(other, service="hbprod", zookeeper=None, acls=False, user="anna", superusers=())

@@ -39,6 +39,7 @@ print(json.dumps(rows))
 """
 
 
+@pytest.mark.long
 def test_workers_without_kerberos_read_logs_and_snapshots(secured: MiniCluster, tmp_path: Path) -> None:
     kerberos = secured.address.security.kerberos
     assert kerberos is not None

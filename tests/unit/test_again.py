@@ -106,7 +106,19 @@ def test_what_passes_or_fails_as_a_whole_is_run_again(
     assert last(capfd) == ["failed twice: chaos" if red else "failed, and passed when it was run again: chaos"]
 
 
-SLOW = "import time\ndef test_first(): pass\ndef test_wrong(): assert False\ndef test_slow(): time.sleep(600)"
+SLOW = """
+import time
+
+def test_first(): pass
+
+def test_wrong(): assert False
+
+def test_slow():
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        assert False, "its server was interrupted, too"
+"""
 
 
 @pytest.fixture
@@ -131,6 +143,18 @@ def test_a_part_that_need_not_run_to_its_end_is_cut_off_and_what_failed_in_it_is
     assert re.fullmatch(r"slow: cut off after 0\.\d minutes, when 1 had passed", cut)
     assert left_out == "after: left out, since time was over"
     assert twice == "failed twice: test_slow.py::test_wrong"
+
+
+def test_each_part_that_may_be_cut_off_comes_first_in_turn_after_all_others(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = [Part(name, ("sh", "-c", f"echo {name} >> ran"), named=False, to_its_end=False) for name in "abc"]
+    made.insert(1, Part("unit", ("sh", "-c", "echo unit >> ran"), named=False))
+    for turn in range(4):
+        assert main(made, turn=turn) == 0
+    assert (folder / "ran").read_text().split() == [
+        *("unit", "a", "b", "c"), *("unit", "b", "c", "a"), *("unit", "c", "a", "b"), *("unit", "a", "b", "c"),
+    ]  # fmt: skip
 
 
 def test_a_part_that_has_to_run_to_its_end_is_red_without_the_time_for_it(

@@ -375,6 +375,7 @@ class MiniCluster(Servers):
             # ms until a crashed region server is detected.
             "zookeeper.session.timeout": "20000",
             "hbase.regionserver.handler.count": "10",
+            "hbase.balancer.period": "86400000",  # ms; no region moves unless somebody moves it
             **_SITE_OF.get(self.version, {}),
             **({} if self.security is None else self.security.hbase_site(self.version)),
             **self.hbase_site,

@@ -104,6 +104,7 @@ def set_permission(cluster: MiniCluster, path: str, octal: str) -> None:
     answer.raise_for_status()
 
 
+@pytest.mark.long
 def test_a_user_without_permissions_at_the_source_is_told_which(
     guarded: MiniCluster, target: MiniCluster, at_guarded: HBaseClient, refusal: Refusal
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_thrift_server_that_does_not_answer_is_refused_where_the_run_would_wri
     assert f"target: HBase's Thrift server at 127.0.0.1:{port} does not answer" in refusal(keys)
 
 
+@pytest.mark.long
 def test_a_quota_that_is_too_small_is_refused_and_one_met_in_the_middle_is_named_and_can_be_raised(
     source: MiniCluster,
     guarded: MiniCluster,

@@ -138,6 +138,7 @@ def recorded(run: Run) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_the_same_batch_leaves_the_same_in_the_ledger_and_at_the_target_by_group(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch, loaded: list[int], tmp_path: Path,

@@ -122,6 +122,7 @@ def test_a_table_that_is_copied_again_ends_as_the_source_has_it_while_writers_go
     assert not compare(run, lambda: spark, table).differing_rows
 
 
+@pytest.mark.long
 def test_until_a_table_is_copied_again_no_gate_opens_and_afterwards_it_is_compared_as_a_whole(
     spoilt: tuple[Run, str, str], spark: SparkSession, sides: Sides
 ) -> None:

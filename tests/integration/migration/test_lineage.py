@@ -232,6 +232,7 @@ def store_files(client: HBaseClient, run: Run, table: str) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_moves_compactions_a_split_a_merge_and_a_disabled_table_under_load_are_no_new_history(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
 ) -> None:

@@ -180,6 +180,7 @@ def test_windows_converge_in_whatever_order_and_however_often_they_run(
     assert content(target, two_tables) == here
 
 
+@pytest.mark.long
 def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
     source: MiniCluster, target: MiniCluster, at_source: HBaseClient, two_tables: str, open_replay: Replay,
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch,

@@ -60,6 +60,7 @@ def restored(keeper: Keeper, table: str, at: str) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.long
 def test_a_table_of_a_lost_cluster_is_what_it_was_at_a_moment_and_at_the_last_look_at_its_log(
     lost: MiniCluster, target: MiniCluster, keeper: Keeper
 ) -> None:

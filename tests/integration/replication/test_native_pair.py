@@ -114,6 +114,7 @@ def test_a_pair_under_load_is_equal_and_a_row_that_is_spoilt_at_the_target_alone
     assert content(source, pair.table) != content(target, pair.table)
 
 
+@pytest.mark.long
 def test_rows_that_wait_in_a_stuck_queue_are_not_called_different_and_the_pass_says_what_stops_them(
     pair: Pair, source: MiniCluster, target: MiniCluster, at_source: HBaseClient
 ) -> None:
@@ -123,7 +124,7 @@ def test_rows_that_wait_in_a_stuck_queue_are_not_called_different_and_the_pass_s
     pair.write(at_source, pair.beside, b"stops")
     rows = iter(b"waits%d" % n for n in range(100))
     pair.write(at_source, pair.table, row := next(rows))
-    while pair.arrives(row, 3):  # until the queue is seen to be stuck
+    while pair.arrives(row, 10):  # until the queue is seen to be stuck
         pair.write(at_source, pair.table, row := next(rows))
     # Of a batch that the server sends again and again, the part for this table may arrive; what is behind it does not.
     pair.write(at_source, pair.table, behind := next(rows))

@@ -160,6 +160,7 @@ def test_a_disabled_peer_is_named(at_source: HBaseClient, at_target: HBaseClient
     ]
 
 
+@pytest.mark.long
 def test_a_key_that_leads_to_no_cluster_to_none_with_servers_or_to_the_source_itself_is_named(
     at_source: HBaseClient, at_target: HBaseClient, target: MiniCluster, add: Any, plan: Plan
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_disabled_peer_is_named_at_once(
         assert at_source.peer_queues(peer) == logs, "no log was rolled"
 
 
+@pytest.mark.long
 def test_edits_of_a_server_that_dies_are_shipped_only_once_its_queue_is_through(
     source: MiniCluster, target: MiniCluster, at_source: HBaseClient, at_target: HBaseClient, victim: Server
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_canary_is_flown_with_the_settings_and_its_time_is_told(
         assert watch_once(run).canary_seconds == seen.canary_seconds
 
 
+@pytest.mark.long
 def test_a_sink_that_is_away_is_told_and_a_source_that_is_away_is_a_look_that_failed(
     book: Ledger, source: MiniCluster, target: MiniCluster, at_source: HBaseClient
 ) -> None:

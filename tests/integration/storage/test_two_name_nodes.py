@@ -257,6 +257,7 @@ def test_a_name_node_that_is_killed_costs_no_byte_whatever_it_was_asked(pair: Tw
     restarted(pair, before)
 
 
+@pytest.mark.long
 def test_logs_are_copied_into_a_folder_whose_name_node_is_killed_meanwhile(
     pair: TwoNameNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

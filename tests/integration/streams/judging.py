@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -351,8 +351,11 @@ def require_order(row: bytes, calls: Sequence[Call], seen: Sequence[Change]) -> 
 
 
 def wait_until(done: Callable[[], object], what: str, seconds: float = DEADLINE_S) -> None:
-    """Wait until something is so."""
+    """Wait until something is so. A server that is just starting may not be able to say it."""
     deadline = time.monotonic() + seconds
-    while not done():
+    while True:
+        with suppress(TransientError):
+            if done():
+                return
         assert time.monotonic() < deadline, what
         time.sleep(0.3)

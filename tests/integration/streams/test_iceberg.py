@@ -90,6 +90,7 @@ def hdfs(source: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     }
 
 
+@pytest.mark.long
 def test_tables_in_hdfs_have_what_a_scan_has_after_a_kill_and_each_edit_once(
     source: MiniCluster, at_source: HBaseClient, lay: Lay, uri: str, hdfs: dict[str, Any]
 ) -> None:

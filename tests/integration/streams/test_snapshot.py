@@ -223,6 +223,7 @@ def test_rows_come_first_and_changes_follow_without_a_gap_or_an_overlap(
     assert not [snapshot.name for snapshot in at_source.snapshots() if snapshot.table == table]
 
 
+@pytest.mark.long
 def test_kills_while_rows_are_sent_repeat_none_and_lose_none(
     source: MiniCluster, at_source: HBaseClient, make_table: Callable[[], str], lay: Lay
 ) -> None:
@@ -267,6 +268,7 @@ def test_changes_and_a_split_of_a_table_whose_rows_wait_are_sent_once_also_after
     assert sum(b"-filled-" in one.row for one in found) == 100, "each row once, from the snapshot or the log"
 
 
+@pytest.mark.long
 def test_the_rows_of_one_table_are_sent_again_while_the_other_goes_on(
     source: MiniCluster, at_source: HBaseClient, make_table: Callable[[], str], lay: Lay
 ) -> None:

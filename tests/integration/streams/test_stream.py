@@ -173,6 +173,7 @@ def test_the_broker_is_killed_while_it_is_streamed_to(
         streamer.end()
 
 
+@pytest.mark.long
 def test_a_region_server_is_killed_with_bytes_in_its_log_that_it_had_not_acknowledged(
     victim: Server, source: MiniCluster, at_source: HBaseClient, make_table: Callable[[], str], lay: Lay
 ) -> None:

@@ -123,6 +123,7 @@ def test_a_secret_is_taken_from_a_connection_only_and_shown_nowhere(
     assert SECRET not in status
 
 
+@pytest.mark.long
 def test_topics_that_have_changed_under_a_stream_end_it_with_what_to_do(
     lay: Lay, table: str, admin: AdminClient, at_source: HBaseClient
 ) -> None:
@@ -158,6 +159,7 @@ def quarantine(streamer: Streamer) -> list[dict[str, Any]]:
     return items
 
 
+@pytest.mark.long
 def test_a_decoder_that_fails_holds_the_region_and_the_others_go_on(
     lay: Lay, table: str, at_source: HBaseClient
 ) -> None:
