@@ -28,14 +28,17 @@ def repair(
     that and copying the table again would cost: bytes, and the time by what the run has measured. While the log is
     followed, the process that replays does it; after the drain this command, and then the tables are compared again:
     resume the run, or clear `compare` and everything after it.
+
+    NAME may be a pair that HBase's own replication feeds (`peer` in its spec). Then only rows are repaired that still
+    differ once that peer has shipped, for which the source's logs are rolled.
     """
-    from walferry.migration.repairing import asked_repairs
+    from walferry.migration.pairs.pair_repair import ask
     from walferry.run.run import Run
 
     if row and table is None:
         raise UsageError("name the --table of the rows")
     with existing(ledger) as book, Run(book, book.find(name).run_id) as run:
-        found = asked_repairs.ask(run, table, row or (), dry_run=dry_run)
+        found = ask(run, table, row or (), dry_run=dry_run)
     if as_json:
         print_json(found.facts())
     else:

@@ -15,6 +15,8 @@ from walferry.ledger.store import Store, fetch
 
 FOLLOWING: tuple[RunKind, ...] = ("migration", "standby", "drain")
 """kinds of runs that apply a log as it grows"""
+_BESIDE_NONE: tuple[RunKind, ...] = (*FOLLOWING, "pair")
+"""kinds of runs that must not write to a table while another run applies a growing log to it"""
 
 
 class FollowedTwiceError(UsageError):
@@ -43,7 +45,8 @@ class Leases:
         return next((resource for resource, number in numbers.items() if newest.get(resource, 0) > number), None)
 
     def require_alone(self, resources: Iterable[str]) -> None:
-        """Raise FollowedTwiceError if another unfinished run also applies a growing log to one of these target tables.
+        """Raise FollowedTwiceError if another unfinished run applies a growing log to one of these target tables, and
+        this run does so, too, or repairs rows of a pair.
 
         The order of the two runs' edits would be unknown (R3), whichever run holds the lease.
         """
@@ -77,7 +80,7 @@ class Leases:
             self._store.note(connection, "take lease", self._run_id, inputs)
 
     def _require_alone(self, connection: Connection, resource: str) -> None:
-        if self._store.run(connection, self._run_id).kind not in FOLLOWING:
+        if self._store.run(connection, self._run_id).kind not in _BESIDE_NONE:
             return
         leases, runs = self._store.table("leases"), self._store.table("runs")
         query = (
@@ -90,8 +93,8 @@ class Leases:
         other = connection.execute(query).scalars().first()
         if other is not None:
             raise FollowedTwiceError(
-                f"run {other} also follows a log into target table {resource.rpartition(' ')[2]}, and it would be "
-                f"unknown which of two edits is newer: wait until {other} has ended, or end it by `walferry abort "
+                f"run {other} follows a log into target table {resource.rpartition(' ')[2]}, and it would be unknown "
+                f"which of two edits is newer: wait until {other} has ended, or end it by `walferry abort "
                 f"{other}`",
                 resource=resource, run=other,
             )  # fmt: skip

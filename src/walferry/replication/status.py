@@ -175,12 +175,12 @@ def _key(queue: Queue) -> tuple[str, str, str]:
     return queue.peer, queue.holder, queue.writer
 
 
-def require_readable_queues(source: HBaseClient) -> None:
-    """Raise UsageError for a source that does not keep its queues in ZooKeeper."""
+def require_readable_queues(source: HBaseClient, name: str = "source") -> None:
+    """Raise UsageError for a cluster of this name that does not keep its queues in ZooKeeper."""
     version = source.version()
     if source.release.queues is not By.ZOOKEEPER:
         raise UsageError(
-            f"the source is HBase {version}, which keeps replication queues in a table of its own: only queues in "
+            f"the {name} is HBase {version}, which keeps replication queues in a table of its own: only queues in "
             "ZooKeeper can be read, those of HBase 1.4 to 2.6",
             version=version,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from typing import Self
+
+from pydantic import BaseModel, Field, model_validator
 
 from walferry.run.spec import ResolvedSpec, Spec
 
@@ -16,6 +18,19 @@ class _PairKeys(BaseModel):
         "are judged once it has shipped what was written before, for which the source's logs are rolled. null: "
         "something else feeds it.",
     )
+    peer_back: str | None = Field(
+        default=None,
+        min_length=1,
+        title="Peer back to the source",
+        description="Id of the target's replication peer that feeds the source, if clients write to both clusters: "
+        "rows are judged once both peers have shipped. null: nothing is replicated to the source.",
+    )
+
+    @model_validator(mode="after")
+    def _peer_there_first(self) -> Self:
+        if self.peer_back is not None and self.peer is None:
+            raise ValueError("peer_back needs peer: the source's peer that feeds the target")
+        return self
 
 
 class PairSpec(_PairKeys, Spec):

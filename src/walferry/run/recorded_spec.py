@@ -42,6 +42,12 @@ def peer_of(run: RunRecord) -> str | None:
     return None if peer is None else str(peer)
 
 
+def peer_back_of(run: RunRecord) -> str | None:
+    """The target's replication peer that feeds the source of a pair; None if none is named."""
+    peer = run.spec.get("peer_back")
+    return None if peer is None else str(peer)
+
+
 def log_spec_of(run: RunRecord) -> LogSpec:
     """The part of the spec about the source's log, of any kind of run that follows one."""
     return read_keys(LogSpec, run, run.spec)

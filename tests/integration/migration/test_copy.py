@@ -73,7 +73,7 @@ def test_a_table_into_which_another_run_follows_a_log_is_refused_before_anything
     with run_of(make_spec(source, target, [table]), tmp_path) as run:
         other = run.ledger.whole.open_run("other", "tester", run.record.spec, "tester", "drain").run_id
         run.ledger.whole.of(other).leases.take(resource(run.target.cluster_id(), table), "tester", 1)
-        with pytest.raises(FollowedTwiceError, match=f"run {other} also follows a log into target table {table}"):
+        with pytest.raises(FollowedTwiceError, match=f"run {other} follows a log into target table {table}"):
             plan_run(run)
         assert run.ledger.record.state == "failed"
         assert not run.ledger.objects.all()

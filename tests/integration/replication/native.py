@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +14,8 @@ from uuid import uuid4
 import yaml
 
 from integration.migration.moves import cluster_keys, unique
-from walferry.embedded.cluster import MiniCluster
+from walferry.embedded import jars
+from walferry.embedded.cluster import JVM_FLAGS, MiniCluster
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import peers_by_rpc, peers_in_zookeeper
 from walferry.hbase.client import HBaseClient
@@ -101,6 +104,22 @@ def table_at_both(
                 if client.table_enabled(table):
                     client.disable_table(table)
                 client.delete_table(table)
+
+
+def verify_replication(source: MiniCluster, peer: str, table: str, folder: Path) -> tuple[int, int]:
+    """How many rows HBase's own VerifyReplication finds equal at both, and how many different. It sees each write that
+    has not arrived yet as a difference."""
+    program = "org.apache.hadoop.hbase.mapreduce.replication.VerifyReplication"
+    settings = {"mapreduce.local.map.tasks.maximum": "2", "hadoop.tmp.dir": str(folder)}
+    options = [f"-D{key}={value}" for key, value in settings.items()]
+    flags = [*JVM_FLAGS, "-Xmx1g", f"-Djava.io.tmpdir={folder}"]
+    command = [jars.java(), *flags, "-cp", source.mapreduce_classpath, program, *options, peer, table]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    # Each map tells its own, the job the sum of them at the end.
+    counted = dict(re.findall(r"^\s+(GOODROWS|BADROWS)=(\d+)$", done.stderr, re.MULTILINE))
+    assert counted, "it compared nothing"
+    return int(counted.get("GOODROWS", 0)), int(counted.get("BADROWS", 0))
 
 
 def spec_of(folder: Path, source: MiniCluster, target: MiniCluster | None = None, **keys: Any) -> str:

@@ -65,7 +65,7 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
         (
             verify.PARAMS,
             PairSpec.model_fields.keys()
-            - {"name", "source", "target", "tables", "peer", "max_lag", "spot_check", "source_requests"},
+            - {"name", "source", "target", "tables", "peer", "peer_back", "max_lag", "spot_check", "source_requests"},
         ),
     ],
 )

@@ -22,7 +22,7 @@ class TestLeases:
         window = ledger.open_run("window", "o", {"tables": ["t"]}, "o", "window").run_id
         ledger.of(first).leases.take(TABLE, "worker a", 7)
         ledger.of(first).leases.release(TABLE, 7)
-        with pytest.raises(FollowedTwiceError, match="run first-1 also follows a log"):
+        with pytest.raises(FollowedTwiceError, match="run first-1 follows a log"):
             ledger.of(second).leases.require_alone([TABLE])
         with pytest.raises(FollowedTwiceError, match="`walferry abort first-1`"):
             ledger.of(second).leases.take(TABLE, "worker b", 8)

@@ -1,4 +1,5 @@
-"""Make rows of a migration's target equal, or copy a table again, like `walferry repair` and `walferry copy-again`.
+"""Make rows of the target of a migration or pair equal, or copy a table again, like `walferry repair` and `walferry
+copy-again`.
 
 Trigger it with the form. A dry run, which is the default, changes nothing: the task's log and return value say what
 would be done, and what either way costs. While a process follows the log, that process does the work and this task
@@ -71,7 +72,7 @@ def repair() -> dict[str, Any]:
 
 
 def _repair_rows(run: Run, params: Mapping[str, Any]) -> dict[str, Any]:
-    from walferry.migration.repairing.asked_repairs import ask
+    from walferry.migration.pairs.pair_repair import ask
 
     dry_run = bool(params["dry_run"])
     if not dry_run:

@@ -156,7 +156,7 @@ def plan_pass(run: Run, whole_every_days: float | None = None) -> PassPlan:
 
     Raises UsageError with the reasons if the pair cannot be compared.
     """
-    _require_comparable(run)
+    require_comparable(run, "verified")
     seen = [
         sight for pair in run.tables
         for sight in sights(pair.source, pair.target, run.source.regions(pair.source), run.target.regions(pair.target))
@@ -207,7 +207,8 @@ def _side(run: Run, side: ClusterSide) -> tuple[HBaseClient, Any, str]:
     return run.target, run.target_wal_files, run.target_wal_root
 
 
-def _require_comparable(run: Run) -> None:
+def require_comparable(run: Run, done: str) -> None:
+    """Raise UsageError with all reasons why the tables of a pair cannot be compared, and so not be `done`."""
     faults = target_faults(run)
     if run.source.cluster_id() == run.target.cluster_id():
         faults.insert(0, "source and target are the same cluster")
@@ -221,7 +222,7 @@ def _require_comparable(run: Run) -> None:
             ]
     faults += peer_faults(run) if not faults else []
     if faults:
-        raise UsageError(f"the pair cannot be verified: {'; '.join(faults)}", faults=faults)
+        raise UsageError(f"the pair cannot be {done}: {'; '.join(faults)}", faults=faults)
 
 
 def describe_plan(run: Run, plan: PassPlan) -> dict[str, Any]:

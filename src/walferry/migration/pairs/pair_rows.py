@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -14,6 +14,7 @@ from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.formats.cells import CellIndex, CellType, index_cells
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import PassDifference
+from walferry.ledger.rows import ClusterSide
 from walferry.migration.comparing.written_rows import LOOKED_AT_AGAIN, READERS, differing
 from walferry.migration.pairs.pair_log import is_fragile
 from walferry.migration.pairs.pair_shipping import NOT_LOOKED_AT, Shipping
@@ -62,15 +63,21 @@ def read_pair(pair: RangePair) -> Iterator[PairRead]:
 
 
 def still_differing(
-    run: Run, found: Sequence[PassDifference], shipping: Shipping, pause: Callable[[float], None] = time.sleep
+    run: Run,
+    found: Sequence[PassDifference],
+    shipping: Shipping,
+    pause: Callable[[float], None] = time.sleep,
+    proved_cells: dict[bytes, Collection[Cell]] | None = None,
 ) -> tuple[list[PassDifference], int]:
     """The rows that still differ after `max_lag` and, if a peer feeds the pair, after that has shipped what was
     written; and how many rows were read to find out.
 
     A row `differs` if the same cell differed at the first and at the last reading, between which a peer has shipped all
-    that it had at the first one. If other cells differed each time, the row is `under way`: it is written all the time.
+    that it had at the first one. Peers in both directions ship twice, and the cell differed in between, too. If other
+    cells differed each time, the row is `under way`: it is written all the time.
     A row of which too little is known `differs` without a peer, and with one is `under way` and leaves the pass
-    unjudged: it may only wait to be shipped.
+    unjudged: it may only wait to be shipped. `proved_cells` gets the cells that made a row differ although all was
+    shipped.
     """
     left: dict[str, dict[bytes, PassDifference]] = {}
     for item in found:
@@ -84,16 +91,19 @@ def still_differing(
             read += len(rows)
             left[table] = {row: item for row, item in rows.items() if row in still}
 
-    first = _look_at_all(run, left)
+    looks = [_look_at_all(run, left)]
     while any(left.values()):
         read_again()
         if steady_s() >= deadline or not any(left.values()):
             break
         pause(min(run.spec.max_lag / _PAUSES, max(0.1, deadline - steady_s())))
-    if shipping.peer is not None and any(left.values()):
-        first = _look_at_all(run, left)
-        shipping.ship()
-        read_again()
+    if shipping.peer is not None:
+        looks = []
+        for _ in range(shipping.times):
+            if any(left.values()):
+                looks.append(_look_at_all(run, left))
+                shipping.ship()
+                read_again()
     last = _look_at_all(run, left)
     result = []
     for table, rows in left.items():
@@ -101,9 +111,13 @@ def still_differing(
             if row in last[table] and last[table][row] is None:
                 continue
             if shipping.peer is None:
-                result.append(judged(item, first[table].get(row), last[table].get(row)))
+                result.append(judged(item, looks[0][table].get(row), last[table].get(row)))
             else:
-                result.append(judged_by_shipping(item, first[table], last[table], shipping))
+                readings = [look[table] for look in looks]
+                judgement = judged_by_shipping(item, readings, last[table], shipping)
+                result.append(judgement)
+                if proved_cells is not None and judgement.state == "differs":
+                    proved_cells[row] = {cell for _, cell in lasting_cells(row, readings, last[table])}
     return result, read + sum(map(len, last.values()))
 
 
@@ -123,23 +137,35 @@ def judged(item: PassDifference, before: RowSides | None, now: RowSides | None) 
 
 def judged_by_shipping(
     item: PassDifference,
-    first: Mapping[bytes, RowSides | None],
+    earlier: Sequence[Mapping[bytes, RowSides | None]],
     last: Mapping[bytes, RowSides | None],
     shipping: Shipping,
 ) -> PassDifference:
-    """Judge a row that differs at the `last` reading, after which all that was written before the `first` one is
-    shipped unless `shipping` says why not. Only a cell seen at both readings makes it differ."""
+    """Judge a row that differs at the `last` reading. After each `earlier` one, all that was written before it was
+    shipped, unless `shipping` says why not. Only a cell seen at all readings makes the row differ."""
     row, now = item.row, last.get(item.row)
     found = replace(item, state="under way", detail=NOT_LOOKED_AT if now is None else differing_cells_text(now))
-    before = first.get(row, now)  # what an earlier pass has proved needs no first reading
-    lasting = before is not None and now is not None and bool(_cells(before) & _cells(now))
-    if lasting and (shipping.proved(found) or (row in first and not shipping.why)):
+    looked_at = all(row in one for one in earlier)
+    lasting = bool(lasting_cells(row, earlier, last))
+    if lasting and (shipping.proved(found) or (looked_at and not shipping.why)):
         return replace(found, state="differs")
-    if now is None or row not in first:
+    readings = [*(one.get(row, now) for one in earlier), now]
+    if now is None or not looked_at:
         shipping.leave_unjudged(too_many(item.table, LOOKED_AT_AGAIN))
-    elif before is not None and (_is_cut(before) or _is_cut(now)):
+    elif None not in readings and any(one is not None and _is_cut(one) for one in readings):
         shipping.leave_unjudged(f"a row of {item.table} differs in more cells than are kept: {shown_row(row)}")
     return found
+
+
+def lasting_cells(
+    row: bytes, earlier: Sequence[Mapping[bytes, RowSides | None]], last: Mapping[bytes, RowSides | None]
+) -> set[tuple[ClusterSide, Cell]]:
+    """The cells that only one side showed at all readings of a row, each with that side. What an earlier pass has
+    proved needs no other reading than the last."""
+    now = last.get(row)
+    readings = [one.get(row, now) for one in (*earlier, last)]
+    seen = [_cells(one) for one in readings if one is not None]
+    return set.intersection(*seen) if len(seen) == len(readings) else set()
 
 
 def too_many(table: str, most: int, of: str = "") -> str:
@@ -174,7 +200,7 @@ def _is_cut(sides: RowSides) -> bool:
     return sides.differing > len(sides.only_source) + len(sides.only_target)
 
 
-def _cells(sides: RowSides) -> set[tuple[str, Cell]]:
+def _cells(sides: RowSides) -> set[tuple[ClusterSide, Cell]]:
     return {("source", cell) for cell in sides.only_source} | {("target", cell) for cell in sides.only_target}
 
 

@@ -1,16 +1,22 @@
-"""Judge rows of a pair that HBase's own replication feeds, once its peer has shipped what was written before."""
+"""Judge rows of a pair that HBase's own replication feeds, once its peer has shipped what was written before.
+
+If clients write to both clusters, each has a peer that leads to the other one, and both must have shipped.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from walferry.clock import iso
 from walferry.errors import UsageError, WalferryError
-from walferry.hbase.peers import peer_configs
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.ledger import PassDifference, PassRecord
+from walferry.ledger.rows import ClusterSide
 from walferry.replication.finding import NotReplicatedError
 from walferry.replication.shipped import Shipped, ship
 from walferry.replication.sink import cluster_id_at, keyed_address
@@ -18,8 +24,9 @@ from walferry.replication.spec import ResolvedReplicateSpec
 from walferry.replication.status import require_readable_queues
 from walferry.replication.table_findings import SCOPE, is_replicated
 from walferry.run.notes.last_pass import last_pass
-from walferry.run.recorded_spec import peer_of
+from walferry.run.recorded_spec import peer_back_of, peer_of
 from walferry.run.run import Run
+from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
 
@@ -40,25 +47,63 @@ def proved_before(run: Run, current: PassRecord) -> Proved:
         return {}
     kept = run.ledger.notes.get(_NOTE)
     if kept is None or kept["pass"] != current.number:
-        last = last_pass(run.ledger)
-        known = run.ledger.passes.differences() if last is not None and last.shipped else []
-        rows = [[item.table, item.row.hex(), item.detail] for item in known if _is_proof(item)]
+        rows = [[table, row.hex(), detail] for (table, row), detail in proved_now(run).items()]
         kept = {"pass": current.number, "rows": rows}
         run.ledger.notes.keep(_NOTE, kept)
     return {(table, bytes.fromhex(row)): detail for table, row, detail in kept["rows"]}
 
 
-def _is_proof(item: PassDifference) -> bool:
-    return item.state == "differs" and item.detail != NOT_LOOKED_AT
+def proved_now(run: Run) -> Proved:
+    """The rows that the passes so far have proved to differ by the peers of now, while no pass is under way."""
+    last, now = last_pass(run.ledger), _peers(run)
+    proof = last is not None and {key: last.shipped.get(key) for key in now} == now
+    known = run.ledger.passes.differences() if proof else []
+    return {
+        (item.table, item.row): item.detail
+        for item in known
+        if item.state == "differs" and item.detail != NOT_LOOKED_AT
+    }
+
+
+def _peers(run: Run) -> dict[str, str | None]:
+    return {"peer": peer_of(run.record), "peer_back": peer_back_of(run.record)}
+
+
+@dataclass(frozen=True)
+class _Feeder:
+    """A cluster that feeds the other one of a pair by its replication peer."""
+
+    side: ClusterSide
+    peer: str
+    client: HBaseClient
+    files: FileSystem
+    root: str
+    asked: ResolvedReplicateSpec
+
+
+def _feeders(run: Run) -> list[_Feeder]:
+    source, target = run.spec.source, run.spec.target
+    found = []
+    if (peer := peer_of(run.record)) is not None:
+        asked = ResolvedReplicateSpec(source=source, target=target, peer=peer)
+        found.append(_Feeder("source", peer, run.source, run.wal_files, run.wal_root, asked))
+    if (peer := peer_back_of(run.record)) is not None:
+        asked = ResolvedReplicateSpec(source=target, target=source, peer=peer)
+        found.append(_Feeder("target", peer, run.target, run.target_wal_files, run.target_wal_root, asked))
+    return found
 
 
 class Shipping:
-    """The peer of a pair during one pass, and what it has been seen to ship."""
+    """The peers of a pair during one pass, and what they have been seen to ship."""
 
     def __init__(self, run: Run, proved: Proved) -> None:
         self._run = run
         self.peer = peer_of(run.record)
-        self.proof: Shipped | None = None
+        self.times = 1 if peer_back_of(run.record) is None else 2
+        """how often they must ship before a row is judged. If both clusters have clients, what has come to one of them
+        may be deleted there, and that delete has to come back"""
+        self.proofs: list[Shipped] = []
+        """of the source's peer, and then of the target's"""
         self.why = ""
         """why it has not shipped what was written"""
         self.unjudged = ""
@@ -70,14 +115,15 @@ class Shipping:
         that does not ship."""
         if self.peer is None or self.why:
             return
-        spec = self._run.spec
-        asked = ResolvedReplicateSpec(source=spec.source, target=spec.target, peer=self.peer)
-        seconds = max(LEAST_SECONDS, spec.max_lag)
-        try:
-            (self.proof,) = ship(asked, self._run.source, self._run.wal_files, self._run.wal_root, seconds)
-        except NotReplicatedError as error:
-            self.proof, self.why = None, str(error)
-            log.warning("%s: rows that differ are not judged: %s", self._run.run_id, error)
+        self.proofs, seconds = [], max(LEAST_SECONDS, self._run.spec.max_lag)
+        for feeder in _feeders(self._run):
+            try:
+                self.proofs += ship(feeder.asked, feeder.client, feeder.files, feeder.root, seconds)
+            except NotReplicatedError as error:
+                self.proofs = []
+                self.why = str(error) if feeder.side == "source" else f"back to the source: {error}"
+                log.warning("%s: rows that differ are not judged: %s", self._run.run_id, self.why)
+                return
 
     def proved(self, item: PassDifference) -> bool:
         """Whether an earlier pass has proved that the row differs in exactly these cells."""
@@ -89,46 +135,75 @@ class Shipping:
 
     def facts(self) -> dict[str, Any]:
         """`PassRecord.shipped`; {} if nothing had to be shipped."""
-        if self.proof is not None:
-            return asdict(self.proof) | {"why": self.unjudged}
-        return {"peer": self.peer, "why": self.why} if self.why else {}
+        if self.proofs:
+            first, *back = map(asdict, self.proofs)
+            return first | _peers(self._run) | {"back": back[0] if back else None, "why": self.unjudged}
+        return _peers(self._run) | {"why": self.why} if self.why else {}
 
 
 def shipping_text(shipped: Mapping[str, Any]) -> str:
     """For people, of `PassRecord.shipped`."""
     parts = []
     if "rolled_ms" in shipped:
-        parts.append(f"peer {shipped['peer']} had shipped all that was written before {iso(shipped['rolled_ms'])}")
+        text = f"peer {shipped['peer']} had shipped all that was written before {iso(shipped['rolled_ms'])}"
+        back = shipped.get("back")
+        parts.append(f"{text}, and peer {back['peer']} back before {iso(back['rolled_ms'])}" if back else text)
     if shipped["why"]:
         parts.append(f"NOT JUDGED: {shipped['why']}")
     return "; ".join(parts)
 
 
 def peer_faults(run: Run) -> list[str]:
-    """Why the named peer does not feed the target with the tables of a pair."""
-    wanted = peer_of(run.record)
-    if wanted is None:
-        return []
+    """Why the named peers do not feed the clusters with the tables of a pair."""
+    return [fault for feeder in _feeders(run) for fault in _faults_of(run, feeder)]
+
+
+def unnamed_back(run: Run) -> str | None:
+    """The target's peer that may feed the source with tables of a pair, if the pair names no `peer_back`."""
+    if peer_back_of(run.record) is not None:
+        return None
+    for peer in peer_configs(run.target):
+        if not peer.is_hbase or not any(_replicates(run, peer, pair.target) for pair in run.tables):
+            continue
+        if _leads_to(peer, run.spec.target.address()) in (None, run.source.cluster_id()):
+            return peer.id
+    return None
+
+
+def _replicates(run: Run, peer: PeerConfig, table: str) -> bool:
+    families = run.target.describe(table).shown_families
+    return any(is_replicated(family) and peer.replicates(table, name) for name, family in families.items())
+
+
+def _leads_to(peer: PeerConfig, here: ClusterAddress) -> str | None:
+    """The id of the cluster that a peer leads to; None if it cannot be told: its key may mean something only there."""
     try:
-        require_readable_queues(run.source)
+        return cluster_id_at(keyed_address(peer.cluster_key, here))
+    except WalferryError:
+        return None
+
+
+def _faults_of(run: Run, feeder: _Feeder) -> list[str]:
+    client, wanted = feeder.client, feeder.peer
+    here, there = ("source", "target") if feeder.side == "source" else ("target", "source")
+    try:
+        require_readable_queues(client, here)
     except UsageError as error:
         return [f"nobody can tell what peer {wanted} has shipped: {error}"]
-    peer = next((one for one in peer_configs(run.source) if one.id == wanted), None)
+    peer = next((one for one in peer_configs(client) if one.id == wanted), None)
     if peer is None or not peer.is_hbase:
-        return [f"the source has no replication peer {wanted} that leads to a cluster"]
+        return [f"the {here} has no replication peer {wanted} that leads to a cluster"]
     faults = []
     for pair in run.tables:
-        if pair.source != pair.target:
-            faults.append(f"{pair.source} has the name {pair.target} at the target, where no peer replicates it to")
-        for name, family in run.source.describe(pair.source).shown_families.items():
+        table, other = (pair.source, pair.target) if feeder.side == "source" else (pair.target, pair.source)
+        if table != other:
+            faults.append(f"{table} has the name {other} at the {there}, where no peer replicates it to")
+        for name, family in client.describe(table).shown_families.items():
             if not is_replicated(family):
-                faults.append(f"the family {name} of {pair.source} has {SCOPE} 0, so no peer replicates it")
-            elif not peer.replicates(pair.source, name):
-                faults.append(f"peer {wanted} does not replicate the family {name} of {pair.source}")
-    try:
-        there = cluster_id_at(keyed_address(peer.cluster_key, run.spec.source.address()))
-    except WalferryError:
-        there = None  # its key means nothing here, and may mean something at the source
-    if there not in (None, run.target.cluster_id()):
-        faults.append(f"peer {wanted} leads to another cluster than the target: {peer.cluster_key}")
+                faults.append(f"the family {name} of {table} has {SCOPE} 0 at the {here}, so no peer replicates it")
+            elif not peer.replicates(table, name):
+                faults.append(f"peer {wanted} does not replicate the family {name} of {table}")
+    other_id = (run.target if feeder.side == "source" else run.source).cluster_id()
+    if _leads_to(peer, feeder.asked.source.address()) not in (None, other_id):
+        faults.append(f"peer {wanted} leads to another cluster than the {there}: {peer.cluster_key}")
     return faults

@@ -18,7 +18,7 @@ from walferry.hbase.rowkey import parse_row, shown_row
 from walferry.ledger import RepairedRow
 from walferry.migration.repairing.copy_again import plan_copy_again
 from walferry.migration.repairing.known_differences import rows_to_repair
-from walferry.migration.repairing.repair import Planned, is_unfinished, plan_repair, repair
+from walferry.migration.repairing.repair import Planned, Refusal, is_unfinished, plan_repair, repair
 from walferry.migration.repairing.repairable import repairable
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.facts import note_opened
@@ -57,6 +57,7 @@ class Ways:
     copy_again: Expected | None
     """None if copying again is not possible now"""
     why_not: str = ""
+    """why it is not; "" for a pair, whose tables are never copied again"""
 
     def lines(self) -> list[str]:
         """The ways as lines, for people."""
@@ -64,13 +65,13 @@ class Ways:
         much = f"{self.sent_bytes / 1e6:.1f} MB are sent"
         if self.regions:
             much += f", {regions} of the target compacted, {self.region_bytes / 1e6:.0f} MB"
-        again = f"copying it again: {self.why_not}"
+        lines = [f"{self.table}, repairing {rows}: {much}; {self.repair.describe()}"]
         if self.copy_again is not None:
-            again = f"copying it again: {self.copy_bytes / 1e6:.0f} MB as stored; {self.copy_again.describe()}"
-        return [
-            f"{self.table}, repairing {rows}: {much}; {self.repair.describe()}",
-            f"{self.table}, {again}",
-        ]
+            again = f"{self.copy_bytes / 1e6:.0f} MB as stored; {self.copy_again.describe()}"
+            lines.append(f"{self.table}, copying it again: {again}")
+        elif self.why_not:
+            lines.append(f"{self.table}, copying it again: {self.why_not}")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -202,29 +203,34 @@ def _ask(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
     )
 
 
-def plans(run: Run, wanted: Mapping[str, Kinds]) -> tuple[list[RepairedRow], list[Ways]]:
+def plans(
+    run: Run,
+    wanted: Mapping[str, Kinds],
+    *,
+    refuses: Refusal = lambda row, plan, target: "",
+    compacts: bool = True,
+) -> tuple[list[RepairedRow], list[Ways]]:
     """The expected outcome for each row, and the cost of a repair beside that of copying the table again. Changes
-    nothing."""
+    nothing. `compacts`: whether regions may be compacted."""
     rows, ways = [], []
     for table, kinds in wanted.items():
-        found = plan_repair(run, table, list(kinds))
-        rows += [
-            RepairedRow(
-                table, item.row, kinds[item.row], item.plan.describe() if item.plan else "", 0, item.fault, now_ms()
-            )
-            for item in found
-        ]
+        found = plan_repair(run, table, list(kinds), refuses)
+        for item in found:
+            action = item.plan.describe(compacts) if item.plan else ""
+            rows.append(RepairedRow(table, item.row, kinds[item.row], action, 0, item.fault, now_ms()))
         if found:
-            ways.append(_ways(run, table, found))
+            ways.append(_ways(run, table, found, compacts))
     return rows, ways
 
 
-def _ways(run: Run, table: str, found: Sequence[Planned]) -> Ways:
+def _ways(run: Run, table: str, found: Sequence[Planned], compacts: bool) -> Ways:
     done = [(item.row, item.plan) for item in found if item.plan is not None]
-    sizes = _compacted(run, run.pair(table).target, [row for row, plan in done if plan.compacts])
+    sizes = _compacted(run, run.pair(table).target, [row for row, plan in done if compacts and plan.compacts])
     sent, inside = sum(len(plan.cells(row)[1]) for row, plan in done), sum(sizes)
     repaired = expected_repair(run.ledger, table, len(done), len(sizes), inside)
     ways = Ways(table, len(done), sent, len(sizes), inside, repaired, 0, None)
+    if run.record.kind == "pair":
+        return ways
     try:
         plan = plan_copy_again(run, table)
     except UsageError as error:

@@ -69,6 +69,8 @@ class OpenedMeanwhileError(TransientError):
     """The target was opened to clients after a repair started."""
 
 
+Refusal = Callable[[bytes, RowRepair, Sequence[RawCell]], str]
+"""why the planned repair of a row must not be done, by the row, the plan and the target's raw cells; "" if it may"""
 _NOT_OURS = (LeaseLostError, LeaseHeldError, NoStandstillError, OpenedMeanwhileError)
 """errors that end a repair: the process that has the leases now does the rest"""
 
@@ -112,6 +114,9 @@ class _Table:
     """the known edits of clients to a row at the open target"""
     opened: int | None
     """when the target was opened, as known at the start of the repair"""
+    refuses: Refusal = lambda row, plan, target: ""
+    compacts: bool = True
+    """whether regions may be compacted"""
     done: dict[bytes, tuple[str, int, str]] = field(default_factory=dict)
     """by row: the action, the number of cells sent, the fault"""
     hidden: dict[bytes, RowRepair] = field(default_factory=dict)
@@ -135,17 +140,20 @@ def repair(
     *,
     region_bytes: int = ANY_REGION_BYTES,
     over: Callable[[], bool] = lambda: False,
+    refuses: Refusal = lambda row, plan, target: "",
 ) -> list[RepairedRow]:
     """Repair rows of a source table's copy. `kinds`: the rows, each with the class of its difference. Returns the
     recorded outcome of each row; rows that show the same by now are left out.
 
     `region_bytes`: larger target regions are not compacted, so rows that need a compaction stay different, as a fault.
-    Once `over` returns True, the remaining rows are given up. Raises the errors of reading both sides, LeaseHeldError
-    while another process replays, LeaseLostError and OpenedMeanwhileError.
+    Once `over` returns True, the remaining rows are given up. A row whose plan the caller `refuses` is a fault.
+
+    Raises the errors of reading both sides, LeaseHeldError while another process replays, LeaseLostError and
+    OpenedMeanwhileError.
     """
     began = steady_s()
     rows = sorted(kinds)
-    work = _table(run, standstill, table, over, rows)
+    work = replace(_table(run, standstill, table, over, rows), refuses=refuses, compacts=region_bytes > NO_COMPACTION)
     position = covered_ms(run.ledger)
     _send_owed(work)
     try:
@@ -174,9 +182,11 @@ def finish_repair(run: Run, standstill: Standstill, table: str) -> None:
         repair(run, standstill, table, {})
 
 
-def plan_repair(run: Run, table: str, rows: Sequence[bytes]) -> list[Planned]:
+def plan_repair(
+    run: Run, table: str, rows: Sequence[bytes], refuses: Refusal = lambda row, plan, target: ""
+) -> list[Planned]:
     """What `repair` would now do for each row. Changes nothing."""
-    work = _table(run, Standstill(), table, lambda: False, rows)
+    work = replace(_table(run, Standstill(), table, lambda: False, rows), refuses=refuses)
     planned = [_planned(work, sides) for some in _some(sorted(rows)) for sides in _read(work, some)]
     return [one for one in planned if one.plan or one.fault]
 
@@ -243,7 +253,7 @@ def _send_and_look(work: _Table, route: Route, sent: Sequence[tuple[_Sides, RowR
     for sides, plan in sent:
         left = plan_row(sides.row, sides.source, now[sides.row], work.rules, _moment())
         fault = refused.get(sides.row) or (f"still to be done after that: {left.describe()}" if left else "")
-        work.add(sides.row, plan.describe(), payload[sides.row][0], fault)
+        work.add(sides.row, plan.describe(work.compacts), payload[sides.row][0], fault)
         if plan.deleted:
             work.deleted[sides.row] = plan
 
@@ -273,6 +283,8 @@ def _planned(work: _Table, sides: _Sides) -> Planned:
         if clients.unread:
             fault = f"it is unknown whether clients have written to the row at the target: {clients.unread}"
             return Planned(sides.row, None, fault)
+    if plan and (why := work.refuses(sides.row, plan, sides.target)):
+        return Planned(sides.row, None, why)
     return Planned(sides.row, plan)
 
 

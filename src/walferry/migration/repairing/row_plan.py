@@ -85,8 +85,8 @@ class RowRepair:
         deletes = [encode_cell(row, p.family, p.qualifier, p.timestamp, CellType.DELETE) for p in self.deleted]
         return len(self.sent) + len(deletes), b"".join([*(cell.data for cell in self.sent), *deletes])
 
-    def describe(self) -> str:
-        """What the repair does and why, as a clause."""
+    def describe(self, compacts: bool = True) -> str:
+        """What the repair does and why, as a clause. `compacts`: whether regions may be compacted for it."""
         if self.purge:
             return (
                 f"{amount(len(self.purge), 'marker')} that the source does not have hide cells that it shows: purge "
@@ -97,10 +97,8 @@ class RowRepair:
         if self.sent:
             parts.append(f"send {amount(len(self.sent), 'cell')} of the source that the target lacks")
         if self.deleted:
-            parts.append(
-                f"delete exactly {amount(len(self.deleted), 'version')} that the source does not show, then purge that "
-                "delete by a flush and a major compaction of the region"
-            )
+            after = ", then purge that delete by a flush and a major compaction of the region" if compacts else ""
+            parts.append(f"delete exactly {amount(len(self.deleted), 'version')} that the source does not show{after}")
         return ", ".join(parts)
 
 

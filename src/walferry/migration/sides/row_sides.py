@@ -198,7 +198,12 @@ def cells_of(batch: pa.RecordBatch) -> Iterator[Cell]:
     for family, qualifier, timestamp, kind, value, tags in zip(
         *(batch[name].to_pylist() for name in names), strict=True
     ):
-        yield family, qualifier, timestamp, kind, _short(value), tags
+        yield cell_as_compared(family, qualifier, timestamp, kind, value, tags)
+
+
+def cell_as_compared(family: bytes, qualifier: bytes, timestamp: int, kind: int, value: bytes, tags: bytes) -> Cell:
+    """A cell as the sides of a row have it."""
+    return family, qualifier, timestamp, kind, _short(value), tags
 
 
 def is_family_marker(cell: Cell) -> bool:

@@ -44,8 +44,11 @@ class Change:
 def make_durable(run: Run) -> None:
     """Set DURABILITY of target tables that acknowledge too early to the cluster's default. Call it under their leases.
 
-    Raises RunEndedError when the run was ended in the meantime: the caller then calls `give_back`.
+    A pair's next pass finds what a crash costs, so its tables stay as they are. Raises RunEndedError when the run was
+    ended in the meantime: the caller then calls `give_back`.
     """
+    if run.record.kind == "pair":
+        return
     # An interrupted change shows in the schema at once, but a region only applies it when it reopens.
     cut_off = {change.table for change in changes(run) if change.item.state == "planned"}
     own = {c.table: c.item.name for c in changes(run) if c.item.state == "planned" and c.ledger.run_id == run.run_id}
@@ -151,7 +154,9 @@ def _same_target(run: Run, run_id: str, table: str) -> bool:
 
 
 def _successor(run: Run, table: str) -> str | None:
-    """Another unfinished run that has held the table's lease: when it ends, it restores the table's DURABILITY."""
+    """Another unfinished run that has held the table's lease: when it ends, it restores the table's DURABILITY. A pair,
+    which has no end, never does."""
     whole = run.ledger.whole
     others = {taken.run_id for taken in whole.leases(lease.resource(run.target.cluster_id(), table))} - {run.run_id}
-    return next((run_id for run_id in sorted(others) if whole.run(run_id).state == "running"), None)
+    others_now = (whole.run(run_id) for run_id in sorted(others))
+    return next((other.run_id for other in others_now if other.state == "running" and other.kind != "pair"), None)

@@ -16,6 +16,7 @@ from walferry.run.progress.backlog import unapplied
 from walferry.run.progress.missing_numbers import undecided, way_on
 from walferry.run.progress.next_step import DO_WHAT_IT_SAYS, OPEN_STAYS, again_by, in_airflow, way_on_if_rows_differ
 from walferry.run.progress.states import State, StateName, label, meaning, order_of, state_at
+from walferry.run.recorded_spec import peer_of
 
 
 def gap_state(
@@ -174,5 +175,9 @@ def pair_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord])
         if "rolled_ms" in made.shipped:
             step = "let the peer catch up, or verify while less is written: a pass judges the rows once fewer differ"
         return state_at("stuck", verdict(made), newest, run, step)
-    name: StateName = "differing" if made.differing_rows else "following"
-    return state_at(name, verdict(made), newest, run, "" if made.differing_rows else "none")
+    if not made.differing_rows:
+        return state_at("following", verdict(made), newest, run, "none")
+    step = ""
+    if peer_of(run) is not None:
+        step = "find out who writes at one side only; `walferry repair NAME` makes the target's rows equal"
+    return state_at("differing", verdict(made), newest, run, step)

@@ -269,3 +269,28 @@ def test_with_a_peer_a_row_with_more_cells_than_are_kept_differs_only_by_a_cell_
         peer = Peer(run, lambda then=then: clusters.rows.update({b"a": then}))  # type: ignore[misc]
         (found,), _ = still_differing(run, [ITEM], peer, clusters.pause)
         assert (found.state, peer.unjudged) == (state, why)
+
+
+class BothWays(Peer):
+    """Peers in both directions."""
+
+    def __init__(self, run: Run, then: Callable[[], None]) -> None:
+        super().__init__(run, then)
+        self.times = 2
+
+
+def test_where_both_clusters_have_clients_a_cell_must_also_differ_between_two_shipments(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row a: what had come from the target was deleted at the source, and that delete has come back by the second one.
+    Row b: its cell only arrived in between."""
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {row: sides((), [cell(1)]) for row in (b"a", b"b", b"c")}
+    between: Iterator[dict[bytes, RowSides | None]] = iter(
+        [{b"b": sides((), [cell(2)])}, {b"a": None, b"b": sides((), [cell(1)])}]
+    )
+    peers = BothWays(run, lambda: clusters.rows.update(next(between)))
+    found, _ = still_differing(run, [replace(ITEM, row=row) for row in (b"a", b"b", b"c")], peers, clusters.pause)
+    assert [(item.row, item.state) for item in found] == [(b"b", "under way"), (b"c", "differs")]
+    assert peers.asked == 2
+    assert peers.unjudged == ""

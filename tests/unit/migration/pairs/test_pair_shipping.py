@@ -22,7 +22,14 @@ from walferry.migration.pairs import pair_regions, pair_shipping
 from walferry.migration.pairs.pair_findings import new_differences, pass_facts, pass_line, require_judged, told
 from walferry.migration.pairs.pair_pass import open_pair
 from walferry.migration.pairs.pair_rows import PairRead
-from walferry.migration.pairs.pair_shipping import NOT_LOOKED_AT, Shipping, peer_faults, proved_before
+from walferry.migration.pairs.pair_shipping import (
+    NOT_LOOKED_AT,
+    Shipping,
+    peer_faults,
+    proved_before,
+    proved_now,
+    unnamed_back,
+)
 from walferry.migration.sides.digest import RangePair
 from walferry.replication.finding import NotReplicatedError
 from walferry.replication.shipped import Shipped
@@ -31,6 +38,7 @@ from walferry.run.pair_spec import ResolvedPairSpec
 from walferry.run.progress.state import state_of
 from walferry.run.run import Run
 
+TARGET = SPEC["target"] | {"zookeeper": "127.0.0.1:2", "rootdir": "hdfs://127.0.0.1:2/there"}
 ROLLED_MS = 1_700_000_000_000
 STUCK = "not shipped in 60 s: peer east: rs1 has not shipped log.7: table t is disabled at the sink: enable it"
 
@@ -44,6 +52,16 @@ def run(tmp_path: Path) -> Iterator[Run]:
         yield with_clusters
 
 
+@pytest.fixture
+def both_ways(tmp_path: Path) -> Iterator[Run]:
+    """The same, and the target feeds the source by its peer `west`."""
+    keys = {"target": TARGET, "peer": "east", "peer_back": "west", "max_lag": 30}
+    with Ledger.open(f"sqlite:///{tmp_path / 'both.db'}", actor="test") as ledger:
+        opened = Run(ledger, open_pair(ledger, ResolvedPairSpec.model_validate(SPEC | keys), "test", 7).run_id)
+        opened.__dict__.update(source=None, wal_files=None, target=None, target_wal_files=None)
+        yield opened
+
+
 class Ships:
     """What `ship` was asked for, and does."""
 
@@ -52,11 +70,14 @@ class Ships:
         monkeypatch.setattr(pair_shipping, "ship", self.ship)
 
     def ship(self, spec: Any, source: Any, files: Any, root: str, wait_s: float) -> Sequence[Shipped]:
-        assert spec.peer == "east"
+        """The target's peer rolls a second later."""
+        assert root == {"east": "/hbase", "west": "/there"}[spec.peer]
+        assert spec.source.zookeeper == (SPEC["source"] if spec.peer == "east" else TARGET)["zookeeper"]
         self.waits.append(wait_s)
         if why := self.outcomes.pop(0):
             raise NotReplicatedError(why)
-        return [Shipped("east", ROLLED_MS, ROLLED_MS + 1000, 2, 2, 0)]
+        rolled_ms = ROLLED_MS + (1000 if spec.peer == "west" else 0)
+        return [Shipped(spec.peer, rolled_ms, rolled_ms + 1000, 2, 2, 0)]
 
 
 def test_a_pass_tells_what_its_peer_had_shipped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +89,30 @@ def test_a_pass_tells_what_its_peer_had_shipped(run: Run, monkeypatch: pytest.Mo
     facts = shipping.facts()
     assert facts == {
         "peer": "east", "rolled_ms": ROLLED_MS, "shipped_ms": ROLLED_MS + 1000, "queues": 2, "logs": 2, "files": 0,
-        "why": "",
+        "peer_back": None, "back": None, "why": "",
     }  # fmt: skip
     assert told_line(run, facts).endswith("; peer east had shipped all that was written before 2023-11-14T22:13:20Z")
+
+
+def test_where_both_clusters_have_clients_both_peers_ship(both_ways: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ships = Ships(monkeypatch, "", "")
+    shipping = Shipping(both_ways, {})
+    shipping.ship()
+    assert len(ships.waits) == 2
+    assert told_line(both_ways, shipping.facts()).endswith(
+        "; peer east had shipped all that was written before 2023-11-14T22:13:20Z, and peer west back before "
+        "2023-11-14T22:13:21Z"
+    )
+
+
+def test_what_waits_at_the_target_alone_leaves_rows_unjudged_too(
+    both_ways: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ships(monkeypatch, "", STUCK)
+    shipping = Shipping(both_ways, {})
+    shipping.ship()
+    assert shipping.facts() == {"peer": "east", "peer_back": "west", "why": f"back to the source: {STUCK}"}
+    assert shipping.proofs == []
 
 
 def test_a_pass_that_cannot_judge_says_so_and_why_and_waits_only_once(
@@ -99,7 +141,16 @@ def test_a_peer_that_stops_after_it_was_seen_to_ship_is_no_proof(run: Run, monke
     shipping = Shipping(run, {})
     shipping.ship()
     shipping.ship()
-    assert shipping.facts() == {"peer": "east", "why": STUCK}
+    assert shipping.facts() == {"peer": "east", "peer_back": None, "why": STUCK}
+
+
+def test_rows_that_differ_although_all_is_shipped_can_be_repaired_by_a_command(run: Run) -> None:
+    one_pass(run.ledger, differs(b"a"), shipped=PROOF)
+    run.ledger.phases.start("pass")
+    run.ledger.phases.finish("pass", {})
+    state = state_of(run.ledger)
+    assert (state.name, state.cause) == ("differing", "pass 1: 1 row differs")
+    assert state.next_step.endswith("`walferry repair move` makes the target's rows equal")
 
 
 def told_line(run: Run, shipped: dict[str, Any], *rows: PassDifference) -> str:
@@ -178,7 +229,61 @@ def test_rows_that_differed_before_a_peer_was_named_are_not_proved(run: Run) -> 
     assert proved_before(run, run.ledger.passes.begin(1)) == {}
 
 
+def test_what_one_peer_has_proved_is_not_proved_for_two(run: Run, both_ways: Run) -> None:
+    """With the first alone, what waited at the target was taken for a difference."""
+    for of, proved in ((run, {("t", b"a"): differs(b"a").detail}), (both_ways, {})):
+        one_pass(of.ledger, differs(b"a"), shipped=PROOF)
+        assert proved_now(of) == proved
+
+
 # ---- peers that do not feed the pair
+
+
+@pytest.mark.parametrize(
+    ("scope", "leads_to", "found"),
+    [("1", "here", "west"), ("1", None, "west"), ("1", "elsewhere", None), ("0", "here", None)],
+)
+def test_a_peer_of_the_target_that_may_feed_the_source_is_found(
+    run: Run, monkeypatch: pytest.MonkeyPatch, scope: str, leads_to: str | None, found: str | None
+) -> None:
+    every = PeerConfig.of("west", False, pb.ReplicationPeer(clusterkey="zk:1:/hbase", replicate_all=True))
+    monkeypatch.setattr(pair_shipping, "peer_configs", lambda _: [every])
+    monkeypatch.setattr(pair_shipping, "cluster_id_at", lambda _: leads_to)
+    here = source()
+    here.cluster_id = lambda: "here"
+    run.__dict__.update(source=here, target=source(scope=scope))
+    assert unnamed_back(run) == found
+
+
+@pytest.mark.parametrize(
+    ("scope", "version", "faults"),
+    [
+        ("1", "2.5.10", []),
+        (
+            "0",
+            "2.5.10",
+            ["the family f of shop:orders has REPLICATION_SCOPE 0 at the target, so no peer replicates it"],
+        ),
+        ("1", "3.0.0", ["nobody can tell what peer west has shipped: the target is HBase 3.0.0, which keeps"]),
+    ],
+)
+def test_the_peer_back_to_the_source_must_replicate_the_same(
+    both_ways: Run, monkeypatch: pytest.MonkeyPatch, scope: str, version: str, faults: list[str]
+) -> None:
+    every = pb.ReplicationPeer(clusterkey="zk:1:/hbase", replicate_all=True)
+    monkeypatch.setattr(pair_shipping, "peer_configs", lambda _: [PeerConfig.of(of, True, every) for of in PEERS])
+    monkeypatch.setattr(pair_shipping, "cluster_id_at", lambda address: address)
+    monkeypatch.setattr(pair_shipping, "keyed_address", lambda key, near: OTHER[near.zookeeper])
+    here, there = source(), source(version, scope)
+    here.cluster_id, there.cluster_id = lambda: "here", lambda: "there"
+    both_ways.__dict__.update(source=here, target=there)
+    found = peer_faults(both_ways)
+    assert [one[: len(fault)] for one, fault in zip(found, faults, strict=True)] == faults
+
+
+PEERS = ("east", "west")
+OTHER = {SPEC["source"]["zookeeper"]: "there", TARGET["zookeeper"]: "here"}
+"""the id of the cluster that each one's peers lead to"""
 
 
 def source(version: str = "2.5.10", scope: str = "1") -> Any:
@@ -192,7 +297,7 @@ def source(version: str = "2.5.10", scope: str = "1") -> Any:
     ("client", "fault"),
     [
         (source(), None),
-        (source(scope="0"), "the family f of shop:orders has REPLICATION_SCOPE 0, so no peer replicates it"),
+        (source(scope="0"), "the family f of shop:orders has REPLICATION_SCOPE 0 at the source, so no peer replicates"),
         (source("3.0.0"), "nobody can tell what peer east has shipped: the source is HBase 3.0.0, "),
     ],
 )

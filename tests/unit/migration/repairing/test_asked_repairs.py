@@ -41,7 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, *rows: Planned) -> list[str]:
-    monkeypatch.setattr(asked_repairs, "plan_repair", lambda run, table, wanted: list(rows) if wanted else [])
+    monkeypatch.setattr(asked_repairs, "plan_repair", lambda run, table, wanted, refuses: list(rows) if wanted else [])
     return [f"{row.row.decode()}" for row in rows]
 
 

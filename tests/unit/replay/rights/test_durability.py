@@ -292,6 +292,16 @@ def test_a_run_that_ends_leaves_the_table_durable_to_the_one_that_goes_on(run: R
         assert [item.state for item in window.ledger.objects.all()] == ["removed"]
 
 
+def test_a_pair_changes_no_table_that_it_repairs_and_nothing_is_left_to_it(run: Run, target: Target) -> None:
+    """It has no end, at which it could give anything back."""
+    target.set("ASYNC_WAL")
+    with applying(opened(run.ledger.whole, target, "pair", "pair")):
+        assert durability(target) == "ASYNC_WAL"
+    with applying(opened(run.ledger.whole, target, "window", "window")):
+        assert durability(target) == "USE_DEFAULT"
+    assert durability(target) == "ASYNC_WAL"
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "moved:2181"])
 def test_what_a_run_that_has_ended_has_left_comes_back_with_the_next_run_also_if_the_cluster_has_moved_since(
     run: Run, target: Target, address: str
