@@ -70,7 +70,7 @@ def status(
 
 def shipped(
     spec: ReplicateFile,
-    wait: Annotated[float, typer.Option(min=1, help="seconds that it may take")] = 300,
+    wait: Annotated[float, typer.Option(min=1, help="seconds that it may take")] = 360,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

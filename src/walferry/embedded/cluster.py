@@ -376,6 +376,7 @@ class MiniCluster(Servers):
             "zookeeper.session.timeout": "20000",
             "hbase.regionserver.handler.count": "10",
             "hbase.balancer.period": "86400000",  # ms; no region moves unless somebody moves it
+            "replication.source.maxretriesmultiplier": "5",  # s: a peer reads an idle server's log so often (300)
             **_SITE_OF.get(self.version, {}),
             **({} if self.security is None else self.security.hbase_site(self.version)),
             **self.hbase_site,

@@ -45,6 +45,9 @@ SETTLE_SECONDS = 10.0
 """that a log may lack its file, or its place in the queues, as it does while a server starts or rolls"""
 ROLL_AGAIN_SECONDS = 10.0
 """after which a server that has not gone on is asked again: one that is just rolling may forget the first request"""
+IDLE_SECONDS = 300
+"""so long may a server that has had nothing to ship wait until it reads its log again: each time a second longer, up to
+`replication.source.maxretriesmultiplier` times `replication.source.sleepforretries` (ReplicationSourceWALReader.run)"""
 STAYS_SECONDS, STAYS_ROLLS = 30.0, 3
 """how long the same logs may be left of a server that has gone on before it is asked once more, and how many times.
 HBase takes an idle server's older log out of its queue with the next entry that it reads, or with the next log"""

@@ -18,7 +18,7 @@ from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.ledger import PassDifference, PassRecord
 from walferry.ledger.rows import ClusterSide
 from walferry.replication.finding import NotReplicatedError
-from walferry.replication.shipped import Shipped, ship
+from walferry.replication.shipped import IDLE_SECONDS, Shipped, ship
 from walferry.replication.sink import cluster_id_at, keyed_address
 from walferry.replication.spec import ResolvedReplicateSpec
 from walferry.replication.status import require_readable_queues
@@ -30,7 +30,7 @@ from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
 
-LEAST_SECONDS = 60
+LEAST_SECONDS = IDLE_SECONDS + 60
 """that a peer has to ship what was written"""
 NOT_LOOKED_AT = "it was not compared cell by cell: too many rows differ"
 """the detail of a row that differs in cells nobody knows"""

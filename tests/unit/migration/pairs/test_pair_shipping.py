@@ -23,6 +23,7 @@ from walferry.migration.pairs.pair_findings import new_differences, pass_facts, 
 from walferry.migration.pairs.pair_pass import open_pair
 from walferry.migration.pairs.pair_rows import PairRead
 from walferry.migration.pairs.pair_shipping import (
+    LEAST_SECONDS,
     NOT_LOOKED_AT,
     Shipping,
     peer_faults,
@@ -85,7 +86,7 @@ def test_a_pass_tells_what_its_peer_had_shipped(run: Run, monkeypatch: pytest.Mo
     shipping = Shipping(run, {})
     assert shipping.facts() == {}, "nothing had to be shipped"
     shipping.ship()
-    assert ships.waits == [60]
+    assert ships.waits == [LEAST_SECONDS]
     facts = shipping.facts()
     assert facts == {
         "peer": "east", "rolled_ms": ROLLED_MS, "shipped_ms": ROLLED_MS + 1000, "queues": 2, "logs": 2, "files": 0,
