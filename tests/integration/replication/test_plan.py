@@ -133,10 +133,22 @@ def test_what_lacks_at_the_sink_is_named(at_source: HBaseClient, at_target: HBas
     assert f"warn: {other}: family f {where} differs: VERSIONS is not set at the source, 3 there" in answer.stdout
 
 
+@pytest.fixture
+def drops(at_source: HBaseClient, at_target: HBaseClient) -> Iterator[list[str]]:
+    """Tables that must not outlive the test: a server that recovers a family which is not UTF-8 aborts, and so does
+    each one after it (NullPointerException in HRegion.replayRecoveredEdits, 2.6.3)."""
+    tables = list[str]()
+    yield tables
+    for client in (at_source, at_target):
+        for table in tables:
+            client.disable_table(table)
+            client.delete_table(table)
+
+
 def test_a_family_that_is_not_utf_8_is_planned_and_waited_for(
-    at_source: HBaseClient, at_target: HBaseClient, add: Any, plan: Plan, tmp_path: Path
+    at_source: HBaseClient, at_target: HBaseClient, add: Any, plan: Plan, tmp_path: Path, drops: list[str]
 ) -> None:
-    table = make_both(at_source, at_target)
+    drops.append(table := make_both(at_source, at_target))
     both = at_source.describe(table)
     both.schema.column_families.add(name=b"\xff", attributes=both.schema.column_families[0].attributes)
     at_source.modify_table(both)
