@@ -5,6 +5,7 @@ from __future__ import annotations
 from walferry.hbase.client import HBaseClient
 from walferry.ledger.rows import ClusterSide
 from walferry.run.run import Run
+from walferry.storage import FileSystem
 
 SIDES: tuple[ClusterSide, ClusterSide] = ("source", "target")
 
@@ -12,6 +13,13 @@ SIDES: tuple[ClusterSide, ClusterSide] = ("source", "target")
 def client_at(run: Run, side: ClusterSide) -> HBaseClient:
     """The cluster of a side."""
     return run.source if side == "source" else run.target
+
+
+def log_at(run: Run, side: ClusterSide) -> tuple[FileSystem, str]:
+    """Where the log of a side is: its file system, and the folder with WALs/ and oldWALs/."""
+    if side == "source":
+        return run.wal_files, run.wal_root
+    return run.target_wal_files, run.target_wal_root
 
 
 def name_at(run: Run, side: ClusterSide, table: str) -> str:

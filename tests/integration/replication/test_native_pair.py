@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 
-from integration.migration.moves import cluster_keys, content, spark, unique
-from integration.replication.native import native_peer, table_at_both
+from integration.migration.moves import content, spark
+from integration.replication.fed_pair import Pair, pair_of, spec_of_pair, write
+from integration.replication.native import table_at_both
 from walferry.background import beside
 from walferry.embedded.cluster import MiniCluster
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.mutate import Cell, delete_row
+from walferry.hbase.mutate import delete_row
 from walferry.ledger import Ledger
-from walferry.migration.pairs import pair_pass, pair_shipping
-from walferry.migration.pairs.pair_findings import findings, pass_line
+from walferry.migration.pairs import pair_shipping
+from walferry.migration.pairs.pair_findings import pass_line
 from walferry.migration.pairs.pair_pass import open_pair, verify_pair
-from walferry.run.pair_spec import ResolvedPairSpec
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
-
-FAMILY, COLUMN = b"d", b"q"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A table that a peer replicates, and another one of the same peer, on the same region server."""
-
-    run: Run
-    peer: str
-    table: str
-    beside: str
-    at_target: HBaseClient
-
-    def write(self, client: HBaseClient, table: str, row: bytes, value: bytes = b"v") -> None:
-        client.put(table, [Cell(row, FAMILY, COLUMN, value)])
-
-    def one_pass(self) -> dict[str, Any]:
-        facts = verify_pair(self.run, spark)
-        print(pass_line(facts))
-        return facts | findings(self.run.ledger, 100)
-
-    def arrives(self, row: bytes, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while not any(self.at_target.scan(self.table, row, row + b"\0")):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.2)
-        return True
 
 
 @pytest.fixture(scope="module")
@@ -62,30 +30,9 @@ def pair(
     source: MiniCluster, target: MiniCluster, at_source: HBaseClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("native_pair")
-    with (
-        HBaseClient(target.address) as at_target,
-        table_at_both(at_source, at_target, "d") as table,
-        table_at_both(at_source, at_target, "d") as other,
-        native_peer(source, target, [table, other]) as peer,
-        Ledger.open(f"sqlite:///{folder / 'ledger.db'}", actor="tester") as ledger,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        (mine,), (its,) = at_source.regions(table), at_source.regions(other)
-        assert mine.server is not None
-        if its.server != mine.server:
-            at_source.move_region(its, mine.server)
-        patch.setattr(pair_pass, "SETTLE_SECONDS", 0.1)
+    with pair_of(source, target, at_source, folder) as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_shipping, "LEAST_SECONDS", 20)
-        record = open_pair(ledger, spec_of(source, target, table, peer=peer), "tester", 7)
-        with Run(ledger, record.run_id) as run:
-            yield Pair(run, peer, table, other, at_target)
-
-
-def spec_of(source: MiniCluster, target: MiniCluster, table: str, **keys: Any) -> ResolvedPairSpec:
-    clusters = {"source": cluster_keys(source), "target": cluster_keys(target)}
-    return ResolvedPairSpec.model_validate(
-        {"name": unique("pair_"), "tables": [table], "max_lag": 2, "spot_check": 0} | clusters | keys
-    )
+        yield made
 
 
 def test_a_pair_under_load_is_equal_and_a_row_that_is_spoilt_at_the_target_alone_differs(
@@ -94,7 +41,7 @@ def test_a_pair_under_load_is_equal_and_a_row_that_is_spoilt_at_the_target_alone
     def load(over: Event) -> None:
         count = 0
         while not over.is_set():
-            pair.write(at_source, pair.table, b"row%03d" % (count % 500), b"%d" % count)
+            write(at_source, pair.table, b"row%03d" % (count % 500), b"%d" % count)
             count += 1
 
     with beside(load, "load"):
@@ -102,7 +49,7 @@ def test_a_pair_under_load_is_equal_and_a_row_that_is_spoilt_at_the_target_alone
         for _ in range(2):
             found = pair.one_pass()
             assert found["differing_rows"] == 0, found["differences"]
-        pair.write(pair.at_target, pair.table, b"spoilt")
+        write(pair.at_target, pair.table, b"spoilt")
         found = pair.one_pass()
         assert [(one["row"], one["state"]) for one in found["differences"] if one["state"] == "differs"] == [
             ("spoilt", "differs")
@@ -118,16 +65,16 @@ def test_a_pair_under_load_is_equal_and_a_row_that_is_spoilt_at_the_target_alone
 def test_rows_that_wait_in_a_stuck_queue_are_not_called_different_and_the_pass_says_what_stops_them(
     pair: Pair, source: MiniCluster, target: MiniCluster, at_source: HBaseClient
 ) -> None:
-    pair.write(pair.at_target, pair.table, b"spoilt")
+    write(pair.at_target, pair.table, b"spoilt")
     assert pair.one_pass()["differing_rows"] == 1
     pair.at_target.disable_table(pair.beside)
-    pair.write(at_source, pair.beside, b"stops")
+    write(at_source, pair.beside, b"stops")
     rows = iter(b"waits%d" % n for n in range(100))
-    pair.write(at_source, pair.table, row := next(rows))
+    write(at_source, pair.table, row := next(rows))
     while pair.arrives(row, 10):  # until the queue is seen to be stuck
-        pair.write(at_source, pair.table, row := next(rows))
+        write(at_source, pair.table, row := next(rows))
     # Of a batch that the server sends again and again, the part for this table may arrive; what is behind it does not.
-    pair.write(at_source, pair.table, behind := next(rows))
+    write(at_source, pair.table, behind := next(rows))
     found = pair.one_pass()
     states = {one["row"]: one["state"] for one in found["differences"] if one["row"] != row.decode()}
     assert states == {behind.decode(): "under way", "spoilt": "differs"}, "what was proved stays so"
@@ -154,6 +101,6 @@ def test_a_peer_that_does_not_feed_the_pair_is_refused(
             ({"peer": "nobody"}, "the source has no replication peer nobody"),
         ):
             with Ledger.open(f"sqlite:///{tmp_path / keys['peer']}.db", actor="tester") as ledger:
-                record = open_pair(ledger, spec_of(source, target, other, **keys), "tester", 7)
+                record = open_pair(ledger, spec_of_pair(source, target, other, **keys), "tester", 7)
                 with Run(ledger, record.run_id) as run, pytest.raises(UsageError, match=fault):
                     verify_pair(run, spark)

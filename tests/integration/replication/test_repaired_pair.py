@@ -2,107 +2,32 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import count as count_up
 from itertools import cycle
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 
-from integration.migration.moves import cluster_keys, content, raw, spark, unique
-from integration.replication.native import await_row, native_peer, table_at_both, verify_replication
+from integration.migration.moves import content, raw
+from integration.replication.fed_pair import FAMILY, Pair, pair_of, write
+from integration.replication.native import await_row, verify_replication
 from walferry.background import beside
 from walferry.embedded.cluster import MiniCluster
 from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, put
-from walferry.ledger import Ledger, RepairedRow
-from walferry.migration.pairs import pair_pass, pair_repair, pair_shipping
-from walferry.migration.pairs.pair_findings import findings, pass_line
-from walferry.migration.pairs.pair_pass import open_pair, verify_pair
+from walferry.migration.pairs import pair_repair, pair_shipping
+from walferry.migration.pairs.pair_findings import pass_line
 from walferry.migration.pairs.pair_repair import ask
 from walferry.migration.repairing import repair as repairing
-from walferry.run.pair_spec import ResolvedPairSpec
-from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
-FAMILY = b"d"
 WRITTEN = "it has been repaired, and is being written: the next pass shows whether it is equal"
 LOADED = 300
 """rows that are written all the time, each with the same few timestamps"""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A table that peers replicate, and another one, on the same region server."""
-
-    run: Run
-    table: str
-    beside: str
-    at_source: HBaseClient
-    at_target: HBaseClient
-
-    def one_pass(self) -> dict[str, Any]:
-        facts = verify_pair(self.run, spark)
-        print(pass_line(facts))
-        return facts | findings(self.run.ledger, 100)
-
-    def differing(self) -> dict[str, str]:
-        return {one["row"]: one["state"] for one in self.one_pass()["differences"]}
-
-    def comes_back(self, row: bytes, seconds: float) -> bool:
-        """Whether a row of the target arrives at the source in time."""
-        deadline = time.monotonic() + seconds
-        while not any(self.at_source.scan(self.table, row, row + b"\0")):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.2)
-        return True
-
-    def repair(self, rows: Sequence[str] = ()) -> dict[str, RepairedRow]:
-        found = ask(self.run, self.table, rows)
-        print("\n".join(found.lines()))
-        return {row.row.decode(): row for row in found.rows}
-
-
-@contextmanager
-def pair_of(
-    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, folder: Path, *, both_ways: bool
-) -> Iterator[Pair]:
-    with ExitStack() as opened:
-        at_target = opened.enter_context(HBaseClient(target.address))
-        tables = [opened.enter_context(table_at_both(at_source, at_target, "d")) for _ in range(2)]
-        for client in (at_source, at_target):
-            (mine,), (its,) = map(client.regions, tables)
-            assert mine.server is not None
-            if its.server != mine.server:
-                client.move_region(its, mine.server)
-        keys = {"peer": opened.enter_context(native_peer(source, target, tables))}
-        if both_ways:
-            keys["peer_back"] = opened.enter_context(native_peer(target, source, tables))
-        clusters = {"source": cluster_keys(source), "target": cluster_keys(target)}
-        spec = ResolvedPairSpec.model_validate(
-            {"name": unique("pair_"), "tables": [tables[0]], "max_lag": 2, "spot_check": 0} | clusters | keys
-        )
-        patch = opened.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(pair_pass, "SETTLE_SECONDS", 0.1)
-        ledger = opened.enter_context(Ledger.open(f"sqlite:///{folder / 'ledger.db'}", actor="tester"))
-        run = opened.enter_context(Run(ledger, open_pair(ledger, spec, "tester", 7).run_id))
-        yield Pair(run, tables[0], tables[1], at_source, at_target)
-
-
-def write(
-    client: HBaseClient, table: str, row: bytes, value: bytes = b"v", timestamp: int | None = None,
-    qualifier: bytes = b"q",
-) -> None:  # fmt: skip
-    client.put(table, [Cell(row, FAMILY, qualifier, value, timestamp)])
 
 
 def unlogged(client: HBaseClient, table: str, mutation: pb.MutationProto) -> None:
@@ -118,7 +43,7 @@ def lost(row: bytes, value: bytes = b"v", timestamp: int | None = None) -> pb.Mu
 def test_rows_are_repaired_under_load_and_no_edit_that_arrives_meanwhile_is_lost(
     source: MiniCluster, target: MiniCluster, at_source: HBaseClient, tmp_path: Path
 ) -> None:
-    with pair_of(source, target, at_source, tmp_path, both_ways=False) as pair:
+    with pair_of(source, target, at_source, tmp_path) as pair:
         table = pair.table
         wrong = dict.fromkeys(("missing", "tie", "deleted", "extra", "hidden"), "differs")
 
@@ -165,7 +90,7 @@ def test_a_repair_that_is_killed_after_it_compacted_is_finished_by_the_next_one(
     source: MiniCluster, target: MiniCluster, at_source: HBaseClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compaction drops the markers of other rows, which hide what may come yet."""
-    with pair_of(source, target, at_source, tmp_path, both_ways=False) as pair:
+    with pair_of(source, target, at_source, tmp_path) as pair:
         write(at_source, pair.table, b"marked")
         at_source.mutate(pair.table, [delete_column(b"marked", FAMILY, b"q", 5_000)])
         write(at_source, pair.table, b"next")
@@ -262,7 +187,7 @@ def test_where_both_clusters_have_clients_nothing_is_taken_back_that_the_source_
 def test_hbase_s_own_program_finds_as_many_rows_different_as_a_pass_and_none_after_the_repair(
     source: MiniCluster, target: MiniCluster, at_source: HBaseClient, tmp_path: Path
 ) -> None:
-    with pair_of(source, target, at_source, tmp_path, both_ways=False) as pair:
+    with pair_of(source, target, at_source, tmp_path) as pair:
         at_source.put(pair.table, [Cell(b"row%03d" % n, FAMILY, b"q", b"v") for n in range(200)])
         await_row(target, pair.table, b"row199")
         for n in range(7):
@@ -271,9 +196,8 @@ def test_hbase_s_own_program_finds_as_many_rows_different_as_a_pass_and_none_aft
             unlogged(at_source, pair.table, lost(b"missing%d" % n))
             # It does not see those before the source's first row: it scans the sink from there (Verifier.map).
             unlogged(pair.at_target, pair.table, lost(b"row%03d extra" % (n + 90)))
-        peer = str(pair.run.record.spec["peer"])
         assert pair.one_pass()["differing_rows"] == 21
-        assert verify_replication(source, peer, pair.table, tmp_path) == (193, 21)
+        assert verify_replication(source, pair.peer, pair.table, tmp_path) == (193, 21)
         assert len(pair.repair()) == 21
         assert pair.one_pass()["differing_rows"] == 0
-        assert verify_replication(source, peer, pair.table, tmp_path) == (207, 0)
+        assert verify_replication(source, pair.peer, pair.table, tmp_path) == (207, 0)

@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 from walferry.amounts import amount
 from walferry.clock import now_ms
 from walferry.errors import UsageError
-from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, PassDifference, PassPosition, PassRecord, PassRegion, RunRecord
 from walferry.ledger.rows import ClusterSide
 from walferry.migration.pairs.pair_findings import pass_facts, pass_line
@@ -60,7 +59,7 @@ from walferry.run.log_folder import require_log_folder
 from walferry.run.name_nodes import require_no_old_states
 from walferry.run.notes.spot_check import sampled, why_none
 from walferry.run.run import Run
-from walferry.run.sides import SIDES
+from walferry.run.sides import SIDES, client_at, log_at
 from walferry.run.spec import ResolvedSpec
 from walferry.spark.clients import workers
 from walferry.spark.fan_out import fan_out
@@ -179,7 +178,7 @@ def look_into_log(run: Run, side: ClusterSide, positions: Sequence[PassPosition]
     """Find the part of one side's log to read. `held`: bytes of the tables; reading more log than that takes longer
     than reading the tables. Raises TransientError if its servers' logs are elsewhere, UsageError if one of its name
     nodes answers with an old state."""
-    client, files, root = _side(run, side)
+    client, (files, root) = client_at(run, side), log_at(run, side)
     require_log_folder(client, side, [getattr(pair, side) for pair in run.tables], files, planned=False)
     require_no_old_states(getattr(run.spec, side).address(), side)
     at_ms = now_ms()
@@ -199,12 +198,6 @@ def look_into_log(run: Run, side: ClusterSide, positions: Sequence[PassPosition]
     for of_position in gaps.values():
         of_position.update(dict.fromkeys(servers, MUCH_LOG))
     return replace(found, spans=spans())
-
-
-def _side(run: Run, side: ClusterSide) -> tuple[HBaseClient, Any, str]:
-    if side == "source":
-        return run.source, run.wal_files, run.wal_root
-    return run.target, run.target_wal_files, run.target_wal_root
 
 
 def require_comparable(run: Run, done: str) -> None:

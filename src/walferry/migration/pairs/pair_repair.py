@@ -32,7 +32,14 @@ from walferry.migration.pairs.pair_rows import still_differing
 from walferry.migration.pairs.pair_shipping import Shipping, proved_now, unnamed_back
 from walferry.migration.repairing import asked_repairs
 from walferry.migration.repairing.asked_repairs import Kinds, RepairOutcome, plans
-from walferry.migration.repairing.repair import ANY_REGION_BYTES, NO_COMPACTION, finish_repair, repair
+from walferry.migration.repairing.repair import (
+    ANY_REGION_BYTES,
+    NO_COMPACTION,
+    Refusal,
+    finish_repair,
+    refuse_none,
+    repair,
+)
 from walferry.migration.repairing.row_plan import RawCell, RowRepair
 from walferry.migration.sides.row_sides import Cell, cell_as_compared
 from walferry.replay.rights.standstill import Standstill
@@ -66,10 +73,10 @@ def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool 
     _require_repairable(run)
     tables = [table] if table is not None else run.source_tables
     wanted = {one: _candidates(run, one, rows) for one in tables}
-    if dry_run and peer_back_of(run.record) is not None:
-        return RepairOutcome(run.run_id, dry_run, *plans(run, wanted, refuses=_purges, compacts=False))
     if dry_run:
-        return RepairOutcome(run.run_id, dry_run, *plans(run, wanted))
+        both = _has_clients_at_both(run)
+        planned = plans(run, wanted, refuses=_purges if both else refuse_none, compacts=not both)
+        return RepairOutcome(run.run_id, dry_run, *planned)
     return RepairOutcome(run.run_id, dry_run, repair_rows(run, wanted))
 
 
@@ -125,7 +132,7 @@ def repair_rows(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
     for table, kinds in wanted.items():
         finish_repair(run, Standstill(), table)
         # Of a row that an earlier pass has proved, nobody knows what clients have written at the target since.
-        proved = {} if peer_back_of(run.record) is not None else proved_now(run)
+        proved = {} if _has_clients_at_both(run) else proved_now(run)
         rows, work = sorted(kinds), _Table(run, table, Shipping(run, proved))
         for first in range(0, len(rows), LOOKED_AT_AGAIN):
             work.repair(rows[first : first + LOOKED_AT_AGAIN])
@@ -134,6 +141,10 @@ def repair_rows(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
         run.ledger.repairs.record([work.done[row] for row in sorted(work.given_up)], "of a pair")
         made += work.done.values()
     return made
+
+
+def _has_clients_at_both(run: Run) -> bool:
+    return peer_back_of(run.record) is not None
 
 
 def _purges(row: bytes, plan: RowRepair, target: Sequence[RawCell]) -> str:
@@ -171,11 +182,11 @@ class _Table:
 
     def _repair(self, rows: Sequence[bytes]) -> list[RepairedRow]:
         kinds = dict.fromkeys(rows, "")
-        if peer_back_of(self.run.record) is None:
-            return repair(self.run, Standstill(), self.table, kinds, region_bytes=ANY_REGION_BYTES)
-        return repair(
-            self.run, Standstill(), self.table, kinds, region_bytes=NO_COMPACTION, refuses=self._beside_clients
-        )
+        refuses: Refusal = refuse_none
+        most = ANY_REGION_BYTES
+        if _has_clients_at_both(self.run):
+            refuses, most = self._beside_clients, NO_COMPACTION
+        return repair(self.run, Standstill(), self.table, kinds, region_bytes=most, refuses=refuses)
 
     def _beside_clients(self, row: bytes, plan: RowRepair, target: Sequence[RawCell]) -> str:
         """Why a row is not repaired where clients write to the target, too; "" if it can be."""

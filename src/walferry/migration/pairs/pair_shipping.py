@@ -13,7 +13,6 @@ from typing import Any
 from walferry.clock import iso
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.client import HBaseClient
 from walferry.hbase.peers import PeerConfig, peer_configs
 from walferry.ledger import PassDifference, PassRecord
 from walferry.ledger.rows import ClusterSide
@@ -26,7 +25,7 @@ from walferry.replication.table_findings import SCOPE, is_replicated
 from walferry.run.notes.last_pass import last_pass
 from walferry.run.recorded_spec import peer_back_of, peer_of
 from walferry.run.run import Run
-from walferry.storage import FileSystem
+from walferry.run.sides import SIDES, client_at, log_at, name_at
 
 log = logging.getLogger(__name__)
 
@@ -74,23 +73,20 @@ class _Feeder:
     """A cluster that feeds the other one of a pair by its replication peer."""
 
     side: ClusterSide
+    fed: ClusterSide
+    """the other one"""
     peer: str
-    client: HBaseClient
-    files: FileSystem
-    root: str
     asked: ResolvedReplicateSpec
 
 
 def _feeders(run: Run) -> list[_Feeder]:
-    source, target = run.spec.source, run.spec.target
-    found = []
-    if (peer := peer_of(run.record)) is not None:
-        asked = ResolvedReplicateSpec(source=source, target=target, peer=peer)
-        found.append(_Feeder("source", peer, run.source, run.wal_files, run.wal_root, asked))
-    if (peer := peer_back_of(run.record)) is not None:
-        asked = ResolvedReplicateSpec(source=target, target=source, peer=peer)
-        found.append(_Feeder("target", peer, run.target, run.target_wal_files, run.target_wal_root, asked))
-    return found
+    peers = {"source": peer_of(run.record), "target": peer_back_of(run.record)}
+    clusters = {"source": run.spec.source, "target": run.spec.target}
+    return [
+        _Feeder(side, fed, peer, ResolvedReplicateSpec(source=clusters[side], target=clusters[fed], peer=peer))
+        for side, fed in (SIDES, SIDES[::-1])
+        if (peer := peers[side]) is not None
+    ]
 
 
 class Shipping:
@@ -117,8 +113,9 @@ class Shipping:
             return
         self.proofs, seconds = [], max(LEAST_SECONDS, self._run.spec.max_lag)
         for feeder in _feeders(self._run):
+            client, (files, root) = client_at(self._run, feeder.side), log_at(self._run, feeder.side)
             try:
-                self.proofs += ship(feeder.asked, feeder.client, feeder.files, feeder.root, seconds)
+                self.proofs += ship(feeder.asked, client, files, root, seconds)
             except NotReplicatedError as error:
                 self.proofs = []
                 self.why = str(error) if feeder.side == "source" else f"back to the source: {error}"
@@ -184,8 +181,8 @@ def _leads_to(peer: PeerConfig, here: ClusterAddress) -> str | None:
 
 
 def _faults_of(run: Run, feeder: _Feeder) -> list[str]:
-    client, wanted = feeder.client, feeder.peer
-    here, there = ("source", "target") if feeder.side == "source" else ("target", "source")
+    wanted, here, there = feeder.peer, feeder.side, feeder.fed
+    client = client_at(run, here)
     try:
         require_readable_queues(client, here)
     except UsageError as error:
@@ -195,7 +192,7 @@ def _faults_of(run: Run, feeder: _Feeder) -> list[str]:
         return [f"the {here} has no replication peer {wanted} that leads to a cluster"]
     faults = []
     for pair in run.tables:
-        table, other = (pair.source, pair.target) if feeder.side == "source" else (pair.target, pair.source)
+        table, other = name_at(run, here, pair.source), name_at(run, there, pair.source)
         if table != other:
             faults.append(f"{table} has the name {other} at the {there}, where no peer replicates it to")
         for name, family in client.describe(table).shown_families.items():
@@ -203,7 +200,6 @@ def _faults_of(run: Run, feeder: _Feeder) -> list[str]:
                 faults.append(f"the family {name} of {table} has {SCOPE} 0 at the {here}, so no peer replicates it")
             elif not peer.replicates(table, name):
                 faults.append(f"peer {wanted} does not replicate the family {name} of {table}")
-    other_id = (run.target if feeder.side == "source" else run.source).cluster_id()
-    if _leads_to(peer, feeder.asked.source.address()) not in (None, other_id):
+    if _leads_to(peer, feeder.asked.source.address()) not in (None, client_at(run, there).cluster_id()):
         faults.append(f"peer {wanted} leads to another cluster than the {there}: {peer.cluster_key}")
     return faults

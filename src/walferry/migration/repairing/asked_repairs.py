@@ -18,7 +18,7 @@ from walferry.hbase.rowkey import parse_row, shown_row
 from walferry.ledger import RepairedRow
 from walferry.migration.repairing.copy_again import plan_copy_again
 from walferry.migration.repairing.known_differences import rows_to_repair
-from walferry.migration.repairing.repair import Planned, Refusal, is_unfinished, plan_repair, repair
+from walferry.migration.repairing.repair import Planned, Refusal, is_unfinished, plan_repair, refuse_none, repair
 from walferry.migration.repairing.repairable import repairable
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.facts import note_opened
@@ -204,11 +204,7 @@ def _ask(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
 
 
 def plans(
-    run: Run,
-    wanted: Mapping[str, Kinds],
-    *,
-    refuses: Refusal = lambda row, plan, target: "",
-    compacts: bool = True,
+    run: Run, wanted: Mapping[str, Kinds], *, refuses: Refusal = refuse_none, compacts: bool = True
 ) -> tuple[list[RepairedRow], list[Ways]]:
     """The expected outcome for each row, and the cost of a repair beside that of copying the table again. Changes
     nothing. `compacts`: whether regions may be compacted."""

@@ -71,6 +71,13 @@ class OpenedMeanwhileError(TransientError):
 
 Refusal = Callable[[bytes, RowRepair, Sequence[RawCell]], str]
 """why the planned repair of a row must not be done, by the row, the plan and the target's raw cells; "" if it may"""
+
+
+def refuse_none(row: bytes, plan: RowRepair, target: Sequence[RawCell]) -> str:
+    """The Refusal of a caller that has nothing against any plan."""
+    return ""
+
+
 _NOT_OURS = (LeaseLostError, LeaseHeldError, NoStandstillError, OpenedMeanwhileError)
 """errors that end a repair: the process that has the leases now does the rest"""
 
@@ -114,7 +121,7 @@ class _Table:
     """the known edits of clients to a row at the open target"""
     opened: int | None
     """when the target was opened, as known at the start of the repair"""
-    refuses: Refusal = lambda row, plan, target: ""
+    refuses: Refusal = refuse_none
     compacts: bool = True
     """whether regions may be compacted"""
     done: dict[bytes, tuple[str, int, str]] = field(default_factory=dict)
@@ -140,7 +147,7 @@ def repair(
     *,
     region_bytes: int = ANY_REGION_BYTES,
     over: Callable[[], bool] = lambda: False,
-    refuses: Refusal = lambda row, plan, target: "",
+    refuses: Refusal = refuse_none,
 ) -> list[RepairedRow]:
     """Repair rows of a source table's copy. `kinds`: the rows, each with the class of its difference. Returns the
     recorded outcome of each row; rows that show the same by now are left out.
@@ -182,9 +189,7 @@ def finish_repair(run: Run, standstill: Standstill, table: str) -> None:
         repair(run, standstill, table, {})
 
 
-def plan_repair(
-    run: Run, table: str, rows: Sequence[bytes], refuses: Refusal = lambda row, plan, target: ""
-) -> list[Planned]:
+def plan_repair(run: Run, table: str, rows: Sequence[bytes], refuses: Refusal = refuse_none) -> list[Planned]:
     """What `repair` would now do for each row. Changes nothing."""
     work = replace(_table(run, Standstill(), table, lambda: False, rows), refuses=refuses)
     planned = [_planned(work, sides) for some in _some(sorted(rows)) for sides in _read(work, some)]
