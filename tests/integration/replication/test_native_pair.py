@@ -30,8 +30,7 @@ def pair(
     source: MiniCluster, target: MiniCluster, at_source: HBaseClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("native_pair")
-    with pair_of(source, target, at_source, folder) as made, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair_shipping, "LEAST_SECONDS", 20)
+    with pair_of(source, target, at_source, folder) as made:
         yield made
 
 
@@ -63,7 +62,7 @@ def test_a_pair_under_load_is_equal_and_a_row_that_is_spoilt_at_the_target_alone
 
 @pytest.mark.long
 def test_rows_that_wait_in_a_stuck_queue_are_not_called_different_and_the_pass_says_what_stops_them(
-    pair: Pair, source: MiniCluster, target: MiniCluster, at_source: HBaseClient
+    pair: Pair, source: MiniCluster, target: MiniCluster, at_source: HBaseClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(pair.at_target, pair.table, b"spoilt")
     assert pair.one_pass()["differing_rows"] == 1
@@ -75,7 +74,9 @@ def test_rows_that_wait_in_a_stuck_queue_are_not_called_different_and_the_pass_s
         write(at_source, pair.table, row := next(rows))
     # Of a batch that the server sends again and again, the part for this table may arrive; what is behind it does not.
     write(at_source, pair.table, behind := next(rows))
-    found = pair.one_pass()
+    with monkeypatch.context() as shorter:
+        shorter.setattr(pair_shipping, "LEAST_SECONDS", 20)
+        found = pair.one_pass()
     states = {one["row"]: one["state"] for one in found["differences"] if one["row"] != row.decode()}
     assert states == {behind.decode(): "under way", "spoilt": "differs"}, "what was proved stays so"
     assert f"{pair.beside} is disabled at the sink: enable it" in found["shipped"]["why"]
