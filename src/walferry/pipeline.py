@@ -32,6 +32,8 @@ from walferry.migration.explaining.accept import unexplained_but_accepted
 from walferry.migration.pairs.pair_pass import verify_pair
 from walferry.migration.plan import plan_run
 from walferry.migration.repairing.copy_again import copied_again
+from walferry.migration.setup import setup
+from walferry.migration.setup.put_back import put_back_and_warn
 from walferry.replay.keeping import protect
 from walferry.replay.log import cut
 from walferry.replay.rights.standstill import Standstill
@@ -80,12 +82,12 @@ class PhaseContext:
 
 
 WORK: Mapping[str, Callable[[Run, str, PhaseContext], object]] = {
-    "plan": lambda run, _, context: plan_run(run),
+    "plan": lambda run, _, context: setup.plan(run) if run.record.kind == "setup" else plan_run(run),
     "protect": lambda run, _, context: protect.protect(run),
     "fence": lambda run, _, context: cut.start_fence(run),
     "snapshot": lambda run, table, context: copy.snapshot(run, table),
     "copy": lambda run, table, context: copy.copy(run, context.spark, table),
-    "clone": lambda run, table, context: copy.clone(run, table),
+    "clone": lambda run, table, context: (setup if run.record.kind == "setup" else copy).clone(run, table),
     "check_copy": lambda run, _, context: check_copy(run, context.docs),
     "replay": lambda run, _, context: follower.follow(
         run, context.spark(), partial(approval.heed_word, run), context.standstill
@@ -101,6 +103,12 @@ WORK: Mapping[str, Callable[[Run, str, PhaseContext], object]] = {
         run, context.outcome or _outcome(run), require_silence if run.record.kind == "migration" else None
     ),
     "replay_window": lambda run, _, context: window.replay_window(run, context.spark),
+    "scope": lambda run, _, context: setup.scope(run),
+    "peer": lambda run, _, context: setup.peer(run),
+    "back": lambda run, _, context: setup.back(run),
+    "enable": lambda run, _, context: setup.enable_source(run),
+    "ship": lambda run, _, context: setup.await_shipped(run),
+    "verify": lambda run, _, context: setup.verify(run, context.spark),
     "pass": lambda run, _, context: verify_pair(run, context.spark),
     "drain_sealed": lambda run, _, context: drain.drain_sealed(run, context.spark()),
 }
@@ -161,7 +169,7 @@ def do_through(run: Run, phase: str, last: str, context: PhaseContext) -> None:
 def open_clients(run: Run) -> None:
     """Open the run's clients before several threads use them."""
     _ = run.source, run.target, run.source_files, run.wal_files, run.target_files, run.target_wal_files
-    if run.ledger.phases.facts("check_drain") is None:
+    if run.record.kind == "migration" and run.ledger.phases.facts("check_drain") is None:
         import_ahead()  # now, so that the write stop does not wait for imports
 
 
@@ -191,6 +199,23 @@ def migrate(run: Run, ask: Ask, context: PhaseContext) -> None:
             _do_all(run, names[end:-1], context)
     release, subject = todo[-1]  # only once nothing tends the log any more
     _do_again(run, release.name, subject, context)
+
+
+def set_up(run: Run, context: PhaseContext) -> None:
+    """Do the phases of a setup that are not done, in order. Transient failures are retried as in `migrate`, but a peer
+    that ships slowly is left to the next call: it was waited for long enough. However this ends, what an abort beside
+    it has left is put back."""
+    open_clients(run)
+    try:
+        for phase, subject in steps("setup", [pair.source for pair in run.tables]):
+            if phase.name == "ship":
+                do(run, phase.name, subject, context)
+            else:
+                _do_again(run, phase.name, subject, context)
+    except BaseException:
+        if run.ledger.record.state == "aborted":  # which has left to this process what it was about to set
+            put_back_and_warn(run)
+        raise
 
 
 def _do_again(run: Run, phase: str, subject: str, context: PhaseContext) -> None:

@@ -20,6 +20,7 @@ from walferry.cli import (
     replicate,
     restore,
     runs,
+    setup,
     snapshot,
     streams,
     wal,
@@ -48,11 +49,13 @@ app.add_typer(wal_app, name="wal")
 snapshot_app = typer.Typer(help="Look into snapshots.", no_args_is_help=True)
 snapshot_app.command("stat")(snapshot.snapshot_stat)
 app.add_typer(snapshot_app, name="snapshot")
-replicate_app = typer.Typer(help="Plan and watch HBase's own replication.", no_args_is_help=True)
+replicate_app = typer.Typer(help="Plan, set up and watch HBase's own replication.", no_args_is_help=True)
 replicate_app.command("plan")(replicate.plan)
 replicate_app.command("status")(replicate.status)
 replicate_app.command("shipped")(replicate.shipped)
 app.add_typer(replicate_app, name="replicate")
+replicate_app.command("setup")(setup.setup)
+replicate_app.command("teardown")(setup.teardown)
 quarantine_app = typer.Typer(help="List and release edits that could not be applied.", no_args_is_help=True)
 quarantine_app.command("list")(quarantine.quarantine_list)
 quarantine_app.command("show")(quarantine.quarantine_show)

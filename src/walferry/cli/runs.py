@@ -29,12 +29,13 @@ from walferry.cli.options import (
     resolved,
 )
 from walferry.cli.restore import go_on_restoring
+from walferry.cli.setup import go_on_setting_up
 from walferry.cli.streams import go_on_streaming
 from walferry.errors import UsageError, WalferryError
 from walferry.process import open_ledger
 
 if TYPE_CHECKING:
-    from walferry.ledger import Ledger
+    from walferry.ledger import Ledger, RunRecord
     from walferry.ledger.rows import RunKind
 
 
@@ -191,12 +192,19 @@ def pause(
 
     with existing(ledger) as book:
         run = book.find(name)
+        _refuse_setup(run, "cannot be paused: interrupt it, and set up again to continue")
         if dry_run:
             print(f"would pause {run.run_id} ({state_of(book.of(run.run_id)).name} now)")
             return
         book.set_paused(run.run_id, True, owner(), reason)
         what = _PAUSED.get(run.kind, "sends no more edits within a second")
         print(f"{run.run_id} {what}; `walferry resume {run.name}` continues it")
+
+
+def _refuse_setup(run: RunRecord, why: str) -> None:
+    """Raise UsageError for a run that sets up HBase's own replication."""
+    if run.kind == "setup":
+        raise UsageError(f"run {run.run_id} sets up replication, and {why}", run=run.run_id)
 
 
 _PAUSED: Mapping[RunKind, str] = {
@@ -221,6 +229,7 @@ def throttle(
     given = {"write_bytes": write_bytes, "write_cells": write_cells}
     with existing(ledger) as book:
         run = book.find(name)
+        _refuse_setup(run, "sends no edits: its spec has `bandwidth`, for HBase")
         part = book.of(run.run_id)
         now = throttle_of(part)
         wanted = changed(now, given, off)
@@ -279,6 +288,9 @@ def resume(
         elif run.kind == "restore":
             book.adopt_run(run.run_id, owner(), owner())
             go_on_restoring(book, run.run_id, as_json)
+        elif run.kind == "setup":
+            book.adopt_run(run.run_id, owner(), owner())
+            go_on_setting_up(book, run.run_id, as_json)
         else:
             book.adopt_run(run.run_id, owner(), owner())
             _go(book, run.run_id, yes, reports, as_json)
@@ -312,6 +324,9 @@ def abort(
 
     with existing(ledger) as book:
         record = book.find(name)
+        if record.kind == "setup":
+            _abort_setup(book, record, reason, dry_run, as_json)
+            return
         of_run = book.of(record.run_id)
         require_closed(of_run, target_is_open=target_is_open)
         left = [o for o in of_run.objects.all() if o.state != "removed" and o.kind != "table"]
@@ -337,6 +352,27 @@ def abort(
             print(
                 f"not removed; the log says whether the process at work does it or you must: {', '.join(facts['left'])}"
             )
+
+
+def _abort_setup(book: Ledger, record: RunRecord, reason: str, dry_run: bool, as_json: bool) -> None:
+    """Put back what an unfinished setup has set; exit 1 if something could not be put back."""
+    from walferry.migration.setup.teardown import abort, foresee_abort
+    from walferry.run.run import Run
+
+    with Run(book, record.run_id) as run:
+        facts = foresee_abort(run) if dry_run else abort(run, reason, run.actor)
+    if as_json:
+        print_json({"run": record.run_id, "dry_run": dry_run, **facts})
+    else:
+        removed = ", ".join(facts["removed"]) or "nothing"
+        did = f"would abort {record.run_id} and put back" if dry_run else f"{record.run_id} aborted; put back"
+        print(f"{did}: {removed}")
+        for one in facts["stays"]:
+            print(f"{'would stay' if dry_run else 'stays'}: {one}")
+        for one in facts["left"]:
+            print(f"would not put back: {one}" if dry_run else f"not put back: {one}")
+    if facts["left"] and not dry_run:
+        raise typer.Exit(1)
 
 
 def _lost(kind: RunKind, can: str) -> str:

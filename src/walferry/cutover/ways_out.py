@@ -14,6 +14,7 @@ from walferry.errors import UsageError
 from walferry.ledger import RunLedger
 from walferry.migration.explaining.accept import accept, waiting
 from walferry.migration.repairing.asked_repairs import candidates, compare_again, repair_now, repaired_row_text
+from walferry.migration.setup import teardown
 from walferry.replay.keeping import objects
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
@@ -139,6 +140,9 @@ def abort(run: LogRun, reason: str, *, target_is_open: bool = False, actor: str 
     clients may use the target, raises UsageError unless `target_is_open`; with it, source tables that the run set
     READONLY stay READONLY.
     """
+    if run.record.kind == "setup":
+        assert isinstance(run, Run), f"{run.run_id} has two clusters"
+        return teardown.abort(run, reason, actor or run.actor)
     require_closed(run.ledger, target_is_open=target_is_open)
     run.ledger.end("aborted", actor or run.actor, reason)
     return objects.release(run, aborted=True)

@@ -53,6 +53,15 @@ class ClusterAddress:
         return f"{self.zookeeper}{self.znode}"
 
     @property
+    def cluster_key(self) -> str:
+        """How a replication peer names the cluster: "host,host:port:/znode", or "host:port,host:port:port:/znode" if
+        the ports differ."""
+        servers = [server.rpartition(":") for server in self.zookeeper.split(",")]
+        ports = {port for _, _, port in servers}
+        hosts = ",".join(host for host, _, _ in servers) if len(ports) == 1 else self.zookeeper
+        return f"{hosts}:{servers[0][2]}:{self.znode}"
+
+    @property
     def hbase_kerberos(self) -> Kerberos | None:
         """Who the client is to the servers of HBase; None if they ask for no login, whatever HDFS does."""
         kerberos = self.security.kerberos

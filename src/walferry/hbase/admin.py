@@ -140,11 +140,11 @@ def enable_table(client: Calls, name: str) -> None:
     client.forget(name)
 
 
-def modify_table(client: Calls, descriptor: TableDescriptor) -> None:
+def modify_table(client: Calls, descriptor: TableDescriptor, deadline_s: float = DEADLINE_S) -> None:
     request = pb.ModifyTableRequest(table_name=descriptor.schema.table_name, table_schema=descriptor.schema)
-    procedure(client, "ModifyTable", request, pb.ModifyTableResponse, descriptor.name)
+    procedure(client, "ModifyTable", request, pb.ModifyTableResponse, descriptor.name, deadline_s=deadline_s)
     if not client.release.changes_are_procedures:
-        await_reopened(client, descriptor.name)
+        await_reopened(client, descriptor.name, deadline_s)
 
 
 def set_read_only(client: Calls, name: str, read_only: bool) -> None:

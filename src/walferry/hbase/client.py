@@ -227,9 +227,9 @@ class HBaseClient:
         """Open the regions of a disabled table again. Raises TableStateError if the table is already enabled."""
         admin.enable_table(self, name)
 
-    def modify_table(self, descriptor: TableDescriptor) -> None:
-        """Change a table's schema; HBase reopens its regions one after the other."""
-        admin.modify_table(self, descriptor)
+    def modify_table(self, descriptor: TableDescriptor, deadline_s: float = DEADLINE_S) -> None:
+        """Change a table's schema; HBase reopens its regions one after the other. TransientError after `deadline_s`."""
+        admin.modify_table(self, descriptor, deadline_s)
 
     def set_read_only(self, name: str, read_only: bool) -> None:
         """Set a table's READONLY: once this returns, every region refuses writes, or accepts them again.

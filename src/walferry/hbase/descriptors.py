@@ -166,6 +166,19 @@ class TableDescriptor:
                     pair.second = b"0"
         return TableDescriptor(schema)
 
+    def with_scopes(self, scopes: Mapping[str, str]) -> TableDescriptor:
+        """The same table with other values of REPLICATION_SCOPE, by family. Families that it does not have are left
+        out."""
+        schema = without_attributes(self.schema, ())
+        for family in schema.column_families:
+            if (scope := scopes.get(name_text(family.name))) is None:
+                continue
+            others = [pair for pair in family.attributes if pair.first != b"REPLICATION_SCOPE"]
+            del family.attributes[:]
+            family.attributes.extend(others)
+            family.attributes.add(first=b"REPLICATION_SCOPE", second=scope.encode())
+        return TableDescriptor(schema)
+
 
 def without_attributes(schema: pb.TableSchema, names: Collection[str]) -> pb.TableSchema:
     """A copy of a table's schema without these attributes of the table."""

@@ -89,6 +89,9 @@ class Peers(Protocol):
     def add(self, client: Calls, peer_id: str, config: pb.ReplicationPeer, state: pb.ReplicationState) -> None:
         """Add a peer; its queues appear a little later."""
 
+    def enable(self, client: Calls, peer_id: str) -> None:
+        """Enable a peer."""
+
     def configs(self, client: Calls) -> dict[str, tuple[bool, pb.ReplicationPeer]]:
         """id -> (enabled, configuration)"""
 
@@ -116,6 +119,43 @@ def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT
             )
 
     retry_call(add)
+
+
+def add_disabled_peer(client: Calls, peer_id: str, config: pb.ReplicationPeer) -> None:
+    """Add a peer with this configuration, disabled. Its queues appear a little later. A peer of that id that is there
+    stays as it is: look first, and compare afterwards."""
+    state = pb.ReplicationState(state=pb.ReplicationState.DISABLED)
+
+    def add() -> None:
+        if peer_id not in _configs(client):
+            _WAYS[client.release.peers].add(client, peer_id, config, state)
+
+    retry_call(add)
+
+
+def enable_peer(client: Calls, peer_id: str) -> None:
+    """Enable a peer; one that is enabled stays as it is. Raises UsageError if there is none."""
+
+    def enable() -> None:
+        there = _configs(client).get(peer_id)
+        if there is None:
+            raise UsageError(f"there is no replication peer {peer_id} at {client.address.zookeeper}", peer=peer_id)
+        if not there[0]:
+            _WAYS[client.release.peers].enable(client, peer_id)
+
+    retry_call(enable)
+
+
+def peer_message(client: Calls, peer_id: str) -> tuple[bool, pb.ReplicationPeer] | None:
+    """Whether a peer is enabled, and its whole configuration; None if there is none."""
+    return _configs(client).get(peer_id)
+
+
+def peer_created(client: Calls, peer_id: str) -> int | None:
+    """The transaction of ZooKeeper that created a peer: another one, once it was removed and added again. None if there
+    is no peer, or HBase keeps its peers elsewhere (`hbase.replication.peer.storage.impl`)."""
+    there = client.zookeeper.children_at(f"{peers_in_zookeeper.PEERS}/{peer_id}")
+    return None if there is None else there.created
 
 
 def peers(client: Calls) -> dict[str, tuple[bool, str]]:

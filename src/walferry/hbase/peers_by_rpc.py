@@ -14,6 +14,13 @@ def add(client: Calls, peer_id: str, config: pb.ReplicationPeer, state: pb.Repli
     await_procedure(client, answer, f"peer {peer_id}")
 
 
+def enable(client: Calls, peer_id: str) -> None:
+    """Enable a peer."""
+    request = pb.EnableReplicationPeerRequest(peer_id=peer_id)
+    answer = client.master_call("EnableReplicationPeer", request, pb.EnableReplicationPeerResponse, attempts=1)
+    await_procedure(client, answer, f"enabling of peer {peer_id}")
+
+
 def configs(client: Calls) -> dict[str, tuple[bool, pb.ReplicationPeer]]:
     """All peers."""
     answer = client.master_call(

@@ -35,11 +35,17 @@ def with_nonce(request: Any, nonce: Nonce | None = None) -> Any:
 
 
 def procedure(
-    client: Calls, method: str, request: Any, response_type: type[Any], thing: str, nonce: Nonce | None = None
+    client: Calls,
+    method: str,
+    request: Any,
+    response_type: type[Any],
+    thing: str,
+    nonce: Nonce | None = None,
+    deadline_s: float = DEADLINE_S,
 ) -> None:
     """Call a method that starts a master procedure, and wait for the procedure."""
     answer = client.master_call(method, with_nonce(request, nonce), response_type)
-    await_procedure(client, answer, f"{method} of {thing}")
+    await_procedure(client, answer, f"{method} of {thing}", deadline_s)
 
 
 def await_procedure(client: Calls, answer: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -70,7 +76,7 @@ def wait(done: Callable[[], bool], what: str, deadline_s: float) -> None:
         pause = min(pause * 1.25, MAX_POLL_S)
 
 
-def await_reopened(client: Calls, table: str) -> None:
+def await_reopened(client: Calls, table: str, deadline_s: float = DEADLINE_S) -> None:
     """Wait until every region has reopened with the table's new schema. Only needed before 2.0."""
     request = pb.GetSchemaAlterStatusRequest(table_name=table_name(table))
 
@@ -78,7 +84,7 @@ def await_reopened(client: Calls, table: str) -> None:
         answer = client.master_call("GetSchemaAlterStatus", request, pb.GetSchemaAlterStatusResponse)
         return not answer.yet_to_update_regions
 
-    wait(reopened, f"the change of {table}'s schema", DEADLINE_S)
+    wait(reopened, f"the change of {table}'s schema", deadline_s)
 
 
 def await_restored(client: Calls, snapshot: pb.SnapshotDescription) -> None:

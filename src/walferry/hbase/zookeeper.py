@@ -330,6 +330,11 @@ class ZooKeeper:
                 if isinstance(outcome, KazooException):
                     raise outcome
 
+    def write(self, path: str, value: bytes) -> None:
+        """Change the value of one of HBase's znodes. Raises ZooKeeperError if it does not exist."""
+        with self._translated(path):
+            self.client.retry(self.client.set, f"{self._znode}/{path}", value)
+
     def delete(self, path: str) -> None:
         """Delete one of HBase's znodes and everything below it, if it exists."""
         with self._translated(path), suppress(NoNodeError):

@@ -3,6 +3,7 @@
 `Ledger.open(url)` opens it; its rows are frozen dataclasses. Drivers and tasks write it, Spark workers never do.
 """
 
+from walferry.ledger.database import NoLedgerError
 from walferry.ledger.late import LateEdit
 from walferry.ledger.ledger import Ledger, RunLedger, user_name
 from walferry.ledger.numbers import CountedNumbers
@@ -56,6 +57,7 @@ __all__ = [
     "Lease",
     "Ledger",
     "LogPosition",
+    "NoLedgerError",
     "NumberGap",
     "PassDifference",
     "PassPosition",

@@ -74,6 +74,10 @@ _NO_TRUST = re.compile(r".*(certificate|private key|does not support SSL).*")
 _MIGRATION_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
+class NoLedgerError(UsageError):
+    """There is no ledger yet; fact `ledger`."""
+
+
 class Database:
     """An open ledger database: `url` without its password, `tables` by name, `read()` and `write()` transactions."""
 
@@ -87,7 +91,7 @@ class Database:
         parsed = _parse_url(url)
         self.url = parsed.render_as_string(hide_password=True)
         if not create and parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
-            raise UsageError(f"there is no ledger at {self.url}: the first run creates it", ledger=self.url)
+            raise NoLedgerError(f"there is no ledger at {self.url}: the first run creates it", ledger=self.url)
         self._engine = _engine(parsed)
         self._moment = threading.local()
         """`connection`: this thread's, within `one_moment`"""
@@ -199,7 +203,7 @@ class Database:
             return
         if not create:
             what = f"has schema {current}, but this walferry reads {max(known)}" if current else "is empty"
-            raise UsageError(
+            raise (UsageError if current else NoLedgerError)(
                 f"the ledger {self.url} {what}: the next run brings it up to date", ledger=self.url, schema=current
             )
         with self.write() as connection:

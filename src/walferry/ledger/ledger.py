@@ -232,12 +232,15 @@ class Ledger:
     def move_run(
         self, run_id: str, clusters: Mapping[str, Any], owner: str, spec: Mapping[str, Any], actor: str
     ) -> None:
-        """Record that clusters of an unfinished run, by their keys in its spec, have other addresses.
+        """Record that clusters of an unfinished run, or of a setup that is done, have other addresses, by their keys in
+        its spec.
 
         Raises UsageError if the run has ended, and unless `open_run` then finds it for this owner and spec.
         """
         with self._store.database.write() as connection:
-            run = self._store.unfinished(connection, run_id)
+            run = self._store.run(connection, run_id)
+            if (run.kind, run.state) != ("setup", "done"):
+                self._store.unfinished(connection, run_id)
             moved = {**run.spec, **clusters}
             _same_run(replace(run, spec=moved), owner, spec, run.kind)
             _update_run(self._store, connection, run_id, spec=to_json(moved))
@@ -343,7 +346,11 @@ CHANGEABLE_OF_STREAM = ("tables", "max_lag", "create_topics", "large_messages", 
 """further such keys of a stream; its tables may become more, not less"""
 CHANGEABLE_OF_KEEP = ("tables", "base_hours", "copy_bases", "keep_days", "keep_bytes", "tail_seconds")
 """further such keys of a run that keeps what restores any moment; its tables may become more, not less"""
-_MORE_CHANGEABLE: Mapping[RunKind, tuple[str, ...]] = {"stream": CHANGEABLE_OF_STREAM, "keep": CHANGEABLE_OF_KEEP}
+CHANGEABLE_OF_SETUP = ("max_lag", "ship_minutes")
+"""further such keys of a run that sets up HBase's own replication: they only say how long to wait"""
+_MORE_CHANGEABLE: Mapping[RunKind, tuple[str, ...]] = {
+    "stream": CHANGEABLE_OF_STREAM, "keep": CHANGEABLE_OF_KEEP, "setup": CHANGEABLE_OF_SETUP,
+}  # fmt: skip
 
 
 def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:

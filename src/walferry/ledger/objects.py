@@ -22,6 +22,10 @@ class Objects:
         """Record that the object is about to be created. An object that is already created stays `made`."""
         self._set(cluster, kind, name, "planned")
 
+    def plan_again(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
+        """Record that the object is about to be created or changed: it is `planned` until it is `made` again."""
+        self._set(cluster, kind, name, "planned", again=True)
+
     def made(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
         """Record that the object was created. Raises WalferryError when it was never planned."""
         self._set(cluster, kind, name, "made")
@@ -46,7 +50,7 @@ class Objects:
             rows = connection.execute(query.order_by(objects.c.planned_ms, objects.c.run_id, objects.c.name)).mappings()
             return [(row["run_id"], from_columns(ClusterObject, row)) for row in rows]  # type: ignore[arg-type]
 
-    def _set(self, cluster: ClusterSide, kind: ObjectKind, name: str, state: ObjectState) -> None:
+    def _set(self, cluster: ClusterSide, kind: ObjectKind, name: str, state: ObjectState, again: bool = False) -> None:
         objects = self._store.table("objects")
         key = {"run_id": self._run_id, "cluster": cluster, "kind": kind, "name": name}
         same = [objects.c[column] == value for column, value in key.items()]
@@ -62,7 +66,7 @@ class Objects:
                         **key,
                     )
                 connection.execute(insert(objects).values(**key, state=state, planned_ms=at))
-            elif known[0].state == state or (known[0].state == "made" and state == "planned"):
+            elif known[0].state == state or (known[0].state == "made" and state == "planned" and not again):
                 return
             else:
                 connection.execute(update(objects).where(*same).values({"state": state, f"{state}_ms": at}))

@@ -161,7 +161,7 @@ def render(report: Report) -> str:
     for phase in report.phases:
         name = f"{phase.phase} {phase.subject}".strip()
         lines.append(f"{name:<30} {phase.state:<9} {phase.seconds:>7}  {phase.attempts:>8}")
-    follows = report.kind not in ("keep", "restore", "replication")
+    follows = report.kind not in ("keep", "restore", "replication", "setup")
     lines += ["", *_applied(report)] if follows else [""] if report.phases else []
     lines += [
         f"Ledger: {report.ledger}",

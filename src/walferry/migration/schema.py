@@ -11,6 +11,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor, without_attributes
 from walferry.hbase.errors import AccessDeniedError
 from walferry.hbase.versions import knows
+from walferry.run.recorded_spec import setup_spec_of
 from walferry.run.run import Run
 
 
@@ -85,6 +86,18 @@ def as_cloned(schema: pb.TableSchema, left_out: Collection[str] = ()) -> pb.Tabl
         if all(pair.first != b"VERSIONS" for pair in family.attributes):
             family.attributes.add(first=b"VERSIONS", second=b"1")
     return cloned
+
+
+def target_schema(run: Run, table: str, schema: pb.TableSchema) -> pb.TableSchema:
+    """The schema of a clone: `as_cloned` and, of a run that sets up HBase's own replication, with the scopes that the
+    target needs: 1 only where its edits are replicated back."""
+    cloned = as_cloned(schema, left_out(run, table))
+    if run.record.kind != "setup":
+        return cloned
+    spec, families = setup_spec_of(run.record), TableDescriptor(cloned).shown_families
+    named = spec.names_of(table)
+    back = [name for name in families if spec.peer_back is not None and (named is None or name in named)]
+    return TableDescriptor(cloned).with_scopes({name: "1" if name in back else "0" for name in families}).schema
 
 
 def left_out(run: Run, table: str) -> Collection[str]:

@@ -258,7 +258,10 @@ class _Waiting:
                 own = [
                     (node, names) for of in left.values() for node, names in of.items() if node.writer == node.holder
                 ]
-                self._roll({node.holder for node, names in own if written(node, names) or self._stays(node, names)})
+                self._roll(
+                    {node.holder for node, names in own if written(node, names)},
+                    {(node.peer, node.holder) for node, names in own if self._stays(node, names)},
+                )
             except TransientError as error:
                 if steady_s() > deadline:
                     raise
@@ -317,17 +320,21 @@ class _Waiting:
         before, since_s, rolls = self._stayed.get(key, ([], now, 0))
         if left != before:
             since_s = now
-        due = now - max(since_s, self._asked_s) >= STAYS_SECONDS and rolls < STAYS_ROLLS
-        self._stayed[key] = (left, now, rolls + 1) if due else (left, since_s, rolls)
-        return due
+        self._stayed[key] = (left, since_s, rolls)
+        return now - max(since_s, self._asked_s) >= STAYS_SECONDS and rolls < STAYS_ROLLS
 
-    def _roll(self, holders: Collection[str]) -> None:
-        """Ask those of these servers that are alive to roll, once in a while. One that dies needs no roll. One that has
-        gone on is asked a few times more at most: too many logs force flushes (hbase.regionserver.maxlogs)."""
-        if not holders or steady_s() - self._asked_s < ROLL_AGAIN_SECONDS:
+    def _roll(self, writing: Collection[str], staying: Collection[tuple[str, str]]) -> None:
+        """Ask servers to roll, once in a while: those that still write to a log before the fence, and, by peer and
+        server, those that have gone on. One that dies needs no roll. One that has gone on is asked a few times more at
+        most: too many logs force flushes (hbase.regionserver.maxlogs)."""
+        now, holders = steady_s(), {*writing, *(holder for _, holder in staying)}
+        if not holders or now - self._asked_s < ROLL_AGAIN_SECONDS:
             return
         servers = [server for server in self._source.servers() if server.name in holders]
-        self._asked_s = steady_s()
+        self._asked_s = now
+        for key in staying:
+            left, _, rolls = self._stayed[key]
+            self._stayed[key] = (left, now, rolls + 1)
         with ThreadPoolExecutor(ROLLERS, thread_name_prefix="roll") as pool:
             why = list(pool.map(self._ask, servers))
         self._asked = {server.name: one for server, one in zip(servers, why, strict=True)}

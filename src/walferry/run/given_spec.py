@@ -18,6 +18,7 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.run.pair_spec import PairSpec, ResolvedPairSpec
+from walferry.run.setup_spec import ResolvedSetupSpec, SetupSpec
 from walferry.run.spec import Cluster, ResolvedSpec, Spec, describe_faults
 from walferry.security.spec import KerberosKeys, TlsKeys
 
@@ -33,6 +34,16 @@ def load_spec(path: Path) -> Spec:
 def load_pair_spec(path: Path) -> PairSpec:
     """Read a pair's spec from YAML, as `load_spec` does."""
     return parse_keys(PairSpec, read_yaml(path, "see migration.example.yaml"), origin=str(path))
+
+
+def load_setup_spec(path: Path) -> SetupSpec:
+    """Read a setup's spec from YAML, as `load_spec` does."""
+    return parse_keys(SetupSpec, read_yaml(path, "see setup.example.yaml"), origin=str(path))
+
+
+def resolve_setup(spec: SetupSpec, connections: Connections) -> ResolvedSetupSpec:
+    """Replace connection ids by the clusters' addresses, as `resolve` does."""
+    return _resolved_as(ResolvedSetupSpec, spec, connections)
 
 
 def read_yaml(path: Path, otherwise: str) -> dict[str, Any]:
@@ -108,13 +119,17 @@ def with_window(spec: Spec, window: Mapping[str, str]) -> Spec:
 
 def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:
     """Replace connection ids by the clusters' addresses; of a pair's spec, into a ResolvedPairSpec."""
+    return _resolved_as(ResolvedPairSpec if isinstance(spec, PairSpec) else ResolvedSpec, spec, connections)
+
+
+def _resolved_as(model: type[Keys], spec: Spec, connections: Connections) -> Keys:
     clusters = {
         side: cluster if isinstance(cluster, Cluster) else connections(cluster)
         for side, cluster in (("source", spec.source), ("target", spec.target))
     }
     keys = spec.model_dump(by_alias=True) | {side: cluster.model_dump() for side, cluster in clusters.items()}
     try:
-        return (ResolvedPairSpec if isinstance(spec, PairSpec) else ResolvedSpec).model_validate(keys)
+        return model.model_validate(keys)
     except ValidationError as error:
         raise UsageError(describe_faults(error)) from error
 

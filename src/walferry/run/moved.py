@@ -31,23 +31,28 @@ def accept_moved(
     RunBusyError while a live process works on the run, and the errors of a cluster that cannot be reached.
     """
     for run in ledger.runs():
-        if (run.name, run.state, run.kind, run.owner) != (name, "running", kind, owner):
-            continue
-        part = ledger.of(run.run_id)
-        moved: dict[str, Any] = {
-            side: spec[side] for side in SIDES if side in run.spec and _given(spec, side) != _given(run.spec, side)
-        }
-        if part.phases.facts("plan") is None or not moved:
+        if (run.name, run.state, run.kind, run.owner) == (name, "running", kind, owner):
+            accept_moved_run(ledger, run, spec, actor)
             return
-        require_idle(part)
-        now = {side: Cluster.model_validate(moved[side]) for side in SIDES if side in moved}
-        _require_what_stays(run, now)
-        for side in SIDES:
-            if side in now:
-                changed = _changed(run.spec[side], moved[side])
-                _require_same(run, side, now[side], planned_id(part, side), changed)
-        _require_two_roots(run, now)
-        ledger.move_run(run.run_id, moved, owner, spec, actor)
+
+
+def accept_moved_run(ledger: Ledger, run: RunRecord, spec: Mapping[str, Any], actor: str) -> None:
+    """The same of one run, which may also be a setup that is done."""
+    part = ledger.of(run.run_id)
+    moved: dict[str, Any] = {
+        side: spec[side] for side in SIDES if side in run.spec and _given(spec, side) != _given(run.spec, side)
+    }
+    if part.phases.facts("plan") is None or not moved:
+        return
+    require_idle(part)
+    now = {side: Cluster.model_validate(moved[side]) for side in SIDES if side in moved}
+    _require_what_stays(run, now)
+    for side in SIDES:
+        if side in now:
+            changed = _changed(run.spec[side], moved[side])
+            _require_same(run, side, now[side], planned_id(part, side), changed)
+    _require_two_roots(run, now)
+    ledger.move_run(run.run_id, moved, run.owner, spec, actor)
 
 
 def _given(spec: Mapping[str, Any], side: str) -> Any:

@@ -107,6 +107,20 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("release", "remove what the run made, except the new table", ("verify",)),
     ),
     "replication": (),
+    "setup": (
+        Phase("plan", "examine both clusters, refuse what cannot be set up"),
+        Phase(
+            "scope", "set REPLICATION_SCOPE of the tables' families, and wait until regions have reopened", ("plan",)
+        ),
+        Phase("peer", "add the peer disabled, roll all WALs: it keeps every edit from here on", ("scope",)),
+        Phase("snapshot", "take a FLUSH snapshot", ("peer",), by_table=True),
+        Phase("copy", "copy the snapshot's files", ("snapshot",), by_table=True, spark=True),
+        Phase("clone", "create the target table from the copied files", ("copy",), by_table=True),
+        Phase("back", "add the peer that leads back to the source, if both sides have one", ("clone",)),
+        Phase("enable", "enable the peer, which ships what it has kept", ("back",)),
+        Phase("ship", "wait until all is shipped that was written before", ("enable",)),
+        Phase("verify", "compare both sides by a pass over a pair", ("ship",), spark=True),
+    ),
     "pair": (
         Phase("pass", "compare whole regions, or what was written since the last pass", spark=True, repeats=True),
     ),

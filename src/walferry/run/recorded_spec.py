@@ -13,10 +13,16 @@ from pydantic import BaseModel, ValidationError
 
 from walferry.errors import UsageError
 from walferry.ledger import RunRecord
+from walferry.ledger.rows import RunKind
 from walferry.run.pair_spec import ResolvedPairSpec
+from walferry.run.setup_spec import ResolvedSetupSpec
 from walferry.run.spec import Cluster, LogSpec, Options, ResolvedSpec, Table, describe_faults
 
 Keys = TypeVar("Keys", bound=BaseModel)
+
+
+_MODELS: Mapping[RunKind, type[ResolvedSpec]] = {"pair": ResolvedPairSpec, "setup": ResolvedSetupSpec}
+"""of whole specs; others are a ResolvedSpec"""
 
 
 class _Tables(BaseModel):
@@ -33,7 +39,12 @@ class _Target(BaseModel):
 
 def spec_of(run: RunRecord) -> ResolvedSpec:
     """The whole spec. A watch has none: it has no name, target or tables."""
-    return read_keys(ResolvedPairSpec if run.kind == "pair" else ResolvedSpec, run, run.spec)
+    return read_keys(_MODELS.get(run.kind, ResolvedSpec), run, run.spec)
+
+
+def setup_spec_of(run: RunRecord) -> ResolvedSetupSpec:
+    """The whole spec of a run that sets up HBase's own replication."""
+    return read_keys(ResolvedSetupSpec, run, run.spec)
 
 
 def peer_of(run: RunRecord) -> str | None:

@@ -206,7 +206,7 @@ class RunFacts:
     """of a run of kind `keep`: how much of the changes a loss of the source would cost now"""
 
 
-_NOT_FOLLOWING: tuple[RunKind, ...] = ("watch", "pair", "replication")
+_NOT_FOLLOWING: tuple[RunKind, ...] = ("watch", "pair", "replication", "setup")
 """kinds of runs that lose nothing with a log"""
 
 

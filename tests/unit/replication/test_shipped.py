@@ -198,13 +198,15 @@ def test_a_server_that_has_gone_on_is_not_asked_again_while_its_older_logs_or_a_
     assert source.asked.count(TWO.name) > 1
 
 
+@pytest.mark.parametrize(("stays_s", "again_s"), [(0.06, 0.05), (0.01, 0.15)])
 def test_a_server_of_which_the_same_logs_stay_for_long_is_asked_a_few_times_more(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, stays_s: float, again_s: float
 ) -> None:
     """An idle one may keep its older log in the queue until it reads something of the next one."""
     idle = [node(ONE, name(ONE, 7), name(ONE, 11)), ROLLED[1]]
     source = Cluster(monkeypatch, BEFORE, BEFORE, idle)
-    monkeypatch.setattr(shipped, "STAYS_SECONDS", 0.06)
+    monkeypatch.setattr(shipped, "STAYS_SECONDS", stays_s)
+    monkeypatch.setattr(shipped, "ROLL_AGAIN_SECONDS", again_s)
     with pytest.raises(NotReplicatedError, match="not shipped in 1 s"):
         source.ship(1)
     assert source.asked.count(ONE.name) == 1 + shipped.STAYS_ROLLS

@@ -25,7 +25,7 @@ from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.migration.copying.copy_files import FileCopied, FileCopy, copy_files
 from walferry.migration.copying.hand_over import HandOver
 from walferry.migration.copying.history import load_history
-from walferry.migration.schema import as_cloned, left_out, make_namespace, schema_text
+from walferry.migration.schema import make_namespace, schema_text, target_schema
 from walferry.replay.keeping.objects import made, plan_own, take_snapshot
 from walferry.replay.log.lineage import know_snapshot
 from walferry.replay.rights import lease
@@ -154,7 +154,7 @@ def _of_snapshot(run: Run, table: str, name: str, file: str) -> bytes:
     if file != "data.manifest":
         return content
     manifest = pb.SnapshotDataManifest.FromString(content)
-    schema = as_cloned(manifest.table_schema, left_out(run, table))
+    schema = target_schema(run, table, manifest.table_schema)
     if schema == manifest.table_schema:
         return content
     manifest.table_schema.CopyFrom(schema)

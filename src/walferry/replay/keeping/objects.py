@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from walferry.apply.bulk_loader import staging_folder
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 SILENT = (ConnectionFailedError, RequestTimeoutError, ServerGoneError, ZooKeeperError)
 """errors of a cluster that does not answer; others of a master are its answers, or those of a file system"""
+_NOT_HERE: Mapping[bool, tuple[ObjectKind, ...]] = {False: ("table", "durability"), True: ("table", "scope", "peer")}
+"""kinds of objects that `release` leaves as they are; those of a setup (True) `migration.setup.put_back` puts back"""
 LEASE_SECONDS = 90.0
 """how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's lease"""
 
@@ -102,11 +105,11 @@ def release(run: LogRun, *, aborted: bool = False) -> dict[str, Any]:
     left: list[str] = []
     errors: list[Exception] = []
     silent: set[ClusterSide] = set()
-    underway = _phases_at_work(run)
+    underway = phases_at_work(run)
     bases = {base.snapshot for base in run.ledger.bases.there()}
-    read_only_stays = stays_read_only(run.ledger, aborted=aborted)
+    read_only_stays, of_setup = stays_read_only(run.ledger, aborted=aborted), run.record.kind == "setup"
     for item in sorted(run.ledger.objects.all(), key=lambda item: item.kind != "read-only table"):
-        stays = item.kind in ("table", "durability") or (item.kind == "read-only table" and read_only_stays)
+        stays = item.kind in _NOT_HERE[of_setup] or (item.kind == "read-only table" and read_only_stays)
         if item.state == "removed" or stays:
             continue
         name = named(item)
@@ -157,6 +160,8 @@ def stays_read_only(ledger: RunLedger, *, aborted: bool) -> bool:
 
 def named(item: ClusterObject) -> str:
     """An object's name in messages, with its cluster; a folder's URL says where the folder is."""
+    if item.kind == "scope":
+        return f"REPLICATION_SCOPE of {item.name.partition('=')[0]} at the {item.cluster}"
     return f"{item.kind} {item.name}" + ("" if item.kind == "folder" else f" at the {item.cluster}")
 
 
@@ -187,7 +192,7 @@ def _remove_at(client: HBaseClient, item: ClusterObject) -> bool:
     return True
 
 
-def _phases_at_work(run: LogRun) -> list[str]:
+def phases_at_work(run: LogRun) -> list[str]:
     """The phases on which a live process works: a process whose phase is recorded as running may have been killed."""
     signs = alive(run.ledger)
     begun = [label(phase) for phase in run.ledger.phases.all() if phase.state == "running" and phase.phase != "release"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from walferry.clock import shown_utc
 from walferry.ledger import RunLedger, RunRecord
 from walferry.run.facts import opened_ms
+from walferry.run.recorded_spec import setup_spec_of
 
 DO_WHAT_IT_SAYS = "do what the cause says; `walferry ready NAME` shows every reason"
 OPEN_STAYS = "the target, which is open to clients, stays as it is"
@@ -16,6 +17,9 @@ def way_on_if_rows_differ(ledger: RunLedger, explained: Sequence[str]) -> str:
     """What a person can do about rows that differ at the end. `explained`: the tables whose differing rows all have a
     known reason, so they can be accepted together."""
     run, opened = ledger.record, opened_ms(ledger)
+    if run.kind == "setup":
+        pair = setup_spec_of(run).pair_name
+        return f"`walferry report {pair}` names the rows, and `walferry repair {pair}` makes the target's equal"
     shown = f"`walferry report {run.name}` shows the rows with the cells of both sides"
     together = " and ".join(accept_command(run, table) for table in explained)
     if run.kind != "migration":
@@ -53,6 +57,8 @@ def again_by(run: RunRecord, phase: str) -> str:
         return f"clear the task `{_TASKS.get(phase, phase)}` in Airflow"
     if run.kind == "pair":
         return "run `walferry verify --pair SPEC` again, or wait for the next run of `hbase_verify`"
+    if run.kind == "setup":
+        return "run `walferry replicate setup SPEC` again"
     if run.kind == "window":
         return "run `walferry replay SPEC --from … --to …` again"
     return f"`walferry resume {run.name}`"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from walferry.amounts import rows_differ
+from walferry.amounts import first_of, rows_differ
 from walferry.clock import shown_utc
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord
 from walferry.ledger.rows import RunKind
@@ -18,6 +18,7 @@ from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive, command_since
 from walferry.run.notes.answers import why_refused
 from walferry.run.notes.last_comparison import comparisons_of_phase
+from walferry.run.notes.teardown import teardown_begun, torn_down, torn_down_text
 from walferry.run.phases import phases_of
 from walferry.run.progress.at_work import idle_state, starting_phases, with_wait, work_state
 from walferry.run.progress.needs_person import (
@@ -138,17 +139,37 @@ def _state_of(ledger: RunLedger) -> State:
 def ended_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State:
     """The run is over."""
     name: StateName = "done" if run.state == "done" else "aborted" if run.state == "aborted" else "failed"
-    step = "start a new run" if name == "failed" else meaning(name, run).next_step
+    step = "start a new run" if name == "failed" else meaning(name, run).next_step.replace("NAME", run.name)
     if name == "aborted" and opened_ms(ledger) is not None:
         shown = f"`walferry report {run.name}` says how far"
         step = f"none: clients use the target, which is no longer compared; {shown}"
     compared = comparisons_of_phase(ledger)[0] if name == "done" and run.kind == "migration" else []
     if differing := sum(made.differing_rows for made in compared):
         step = f"read `walferry report {run.name}`: {rows_differ(differing)}, for the reasons that it lists"
+    cause = run.outcome or meaning(name, run).cause
+    if run.kind == "setup":
+        cause, step = _of_setup(ledger, name, cause, step)
     newest = phases[-1] if phases else None
     failed = newest if newest and newest.state == "failed" and name == "failed" else None
     return State(
-        name, run.outcome or meaning(name, run).cause, step, label(newest) if newest else "",
+        name, cause, step, label(newest) if newest else "",
         run.ended_ms or run.created_ms, error=failed.message if failed else "",
         error_class=failed.error_class if failed else "",
     )  # fmt: skip
+
+
+def _of_setup(ledger: RunLedger, name: StateName, cause: str, step: str) -> tuple[str, str]:
+    """Cause and next step of a setup that is over, with what is still set."""
+    if torn_down(ledger) is not None:
+        return (torn_down_text(ledger), "none") if name == "done" else (cause, step)
+    run = ledger.record
+    begun = teardown_begun(ledger)
+    if name == "done":
+        again = f"`walferry replicate teardown {run.name}` goes on"
+        return (torn_down_text(ledger), again) if begun else (cause, step)
+    still = [item for item in ledger.objects.all() if item.kind in ("peer", "scope", "snapshot")]
+    left = [f"{o.kind} {o.name.partition('=')[0]} at the {o.cluster}" for o in still if o.state != "removed"]
+    if not left:
+        return cause, step
+    again = f"`walferry replicate teardown {run.name}`" if begun else f"`walferry abort {run.run_id} --reason …`"
+    return f"{cause}; still set: {first_of(left, most=5)}", f"repeat {again}, which puts it back"

@@ -257,8 +257,39 @@ OF_REPLICATION: Mapping[StateName, Kind] = {
     ),
 }
 """What the states of a run that watches HBase's own replication mean."""
+OF_SETUPS: Mapping[StateName, Kind] = {
+    "between phases": Kind(
+        "blue",
+        "a phase has ended and the next one has not begun",
+        "wait a minute; then `walferry replicate setup SPEC`, which goes on",
+    ),
+    "failed": Kind(
+        "red",
+        "a phase failed, or the run ended as failed",
+        "fix what the cause names, then run `walferry replicate setup SPEC` again; or put back what it has set by "
+        "`walferry abort NAME --reason …`",
+    ),
+    "interrupted": Kind(
+        "red",
+        f"a phase is recorded as running, but its process has died, or sent no heartbeat for {SILENT_SECONDS:.0f} s",
+        "`walferry replicate setup SPEC` goes on",
+    ),
+    "done": Kind(
+        "green",
+        "HBase replicates the tables",
+        "`walferry replicate setup SPEC` looks whether all is as it was set up; `walferry replicate teardown NAME` "
+        "puts it back",
+    ),
+    "aborted": Kind(
+        "grey",
+        "an operator ended the setup; what it had set is put back, and target tables stay as they are",
+        "set up again, once the target tables are dropped",
+    ),
+}
+"""What the states of a run that sets up HBase's own replication mean that differ from those of other runs."""
 _OF_KIND: Mapping[RunKind, Mapping[StateName, Kind]] = {
     "stream": OF_STREAMS, "keep": OF_KEEPING, "replication": OF_REPLICATION,
+    "setup": OF_SETUPS,
 }  # fmt: skip
 
 

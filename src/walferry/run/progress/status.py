@@ -180,7 +180,7 @@ def status_line(now: Status) -> str:
             f"Not shipped: {now.backlog_bytes / 1e6:.1f}MB; Time: {now.elapsed_seconds:.0f}s; Lag: {lag}; "
             f"State: {now.state}"
         )
-    if now.kind == "restore":  # which follows no log
+    if now.kind in ("restore", "setup"):  # which follow no log
         took = f"Time: {now.elapsed_seconds:.0f}s; State: {now.state}; ETA: {eta}"
         return f"{now.phase}: {now.percent:.1f}%; {pieces}{took}"
     if now.kind == "stream":  # the last of its phases ends with the run
