@@ -53,6 +53,7 @@ from walferry.migration.pairs.pair_regions import Todo, read_regions, settle
 from walferry.migration.pairs.pair_shipping import Shipping, peer_faults, proved_before
 from walferry.migration.pairs.pair_spot_check import Drawn, spot_check_pair
 from walferry.replay.keeping.retention import retention_of
+from walferry.replay.rights import dirty
 from walferry.replay.targets import target_faults
 from walferry.run.heartbeat import alive
 from walferry.run.log_folder import require_log_folder
@@ -79,6 +80,9 @@ FILES_AT_ONCE = 8
 LEAST_LOG_BYTES = 1 << 30
 """so much log is always read"""
 MUCH_LOG = "more log was written since it was last read than the tables of the pair hold"
+MARKED_BEFORE_MS = 600_000
+"""so long before a pass a row must have been marked as dirty for the pass to clear it: who receives HBase's replication
+marks it a minute or two before the edit is written, by a clock of its own"""
 SETTLE_SECONDS = 2.0
 """pause after both logs were read and before the rows are read: an edit is logged a moment before readers see it"""
 _OPTIONS = "options of the pair"
@@ -259,6 +263,7 @@ def verify_pair(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
 def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     phase = run.ledger.phases.find(PHASE)
     current = run.ledger.passes.begin(phase.attempts if phase else 1)
+    marked = [rows for rows in dirty.marks_of(run) if rows.at_ms < current.started_ms - MARKED_BEFORE_MS]
     plan, drawn, differed = plan_pass(run), Drawn(run), run.ledger.passes.differences()
     shipping = Shipping(run, proved_before(run, current))
     session = session_for(spark, _size(run, plan), run.writing.here_bytes)
@@ -280,6 +285,8 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     there = {sight.name for sight in plan.sights}
     facts = pass_facts(run.ledger.passes.finish(current, there, shipping.facts()))
     log.info("%s: %s", run.run_id, pass_line(facts))
+    if not (facts["differing_rows"] or facts["under_way_rows"] or facts["not_judged"]):
+        dirty.remove(run, marked)  # the pass has read these rows: the target's log names them, or they were read whole
     return facts
 
 
