@@ -2,6 +2,7 @@
 
 healthcheck.py cluster FILE             every port of the cluster answers, and HDFS lists HBase's root folder
 healthcheck.py airflow URL COMPONENT    Airflow at URL says that a component sends heartbeats
+healthcheck.py port HOST:PORT           a process listens there
 healthcheck.py spark URL                Spark's master or worker at URL says that it is alive
 """
 
@@ -25,12 +26,17 @@ def get(url: str) -> Any:
         return json.load(answer)
 
 
+def listens(address: str) -> None:
+    """Return if a process listens at "host:port"; OSError if none does."""
+    host, _, number = address.rpartition(":")
+    socket.create_connection((host, int(number)), TIMEOUT_S).close()
+
+
 def cluster(file: str) -> str | None:
     """What is wrong with the cluster whose addresses cluster.py wrote to `file` once it was up."""
     (addresses,) = json.loads(Path(file).read_text(encoding="utf-8")).values()
     for address in (addresses["zookeeper"], addresses["thrift"], addresses["master"], *addresses["region_servers"]):
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), TIMEOUT_S).close()
+        listens(address)
     folder = urlsplit(addresses["rootdir"]).path
     listing = get(f"{addresses['webhdfs']}/webhdfs/v1{folder}?op=LISTSTATUS&user.name={addresses['user']}")
     return None if listing["FileStatuses"]["FileStatus"] else f"{folder} is empty"
@@ -40,6 +46,12 @@ def airflow(url: str, component: str) -> str | None:
     """What is wrong with a component: scheduler, triggerer, dag_processor or metadatabase."""
     status = (get(f"{url}/api/v2/monitor/health").get(component) or {}).get("status")
     return None if status == "healthy" else f"{component} is {status}"
+
+
+def port(address: str) -> str | None:
+    """Nothing is wrong with a process that takes a connection; OSError if none does."""
+    listens(address)
+    return None
 
 
 def spark(url: str) -> str | None:
@@ -52,7 +64,9 @@ def spark(url: str) -> str | None:
 
 def main(arguments: list[str]) -> str | None:
     """Run one check and return what is wrong, or None."""
-    checks: dict[str, Callable[..., str | None]] = {"cluster": cluster, "airflow": airflow, "spark": spark}
+    checks: dict[str, Callable[..., str | None]] = {
+        "cluster": cluster, "airflow": airflow, "port": port, "spark": spark,
+    }  # fmt: skip
     try:
         return checks[arguments[0]](*arguments[1:])
     except (OSError, ValueError, KeyError) as error:

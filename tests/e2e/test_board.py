@@ -25,6 +25,8 @@ from unit.moments.keep_ledger import opened as opened_keep
 from unit.replication.watch_ledger import OTHER, STOP, Clusters, waiting
 from unit.replication.watch_ledger import ROW as WAITING_ROW
 from unit.replication.watch_ledger import opened as opened_watch
+from unit.run.progress.received_ledger import OTHER as OTHER_RECEIVER
+from unit.run.progress.received_ledger import come, receiver, refuses
 from unit.streams.stream_ledger import follow as follow_stream
 from unit.streams.stream_ledger import opened as opened_stream
 from walferry.embedded.airflow import USERNAME
@@ -315,6 +317,29 @@ def test_replication_that_is_stuck_shows_what_waits_and_why_and_nothing_of_a_mig
         expect(page.locator(section)).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
     picture(page, "replication")
+
+
+def test_receivers_that_refuse_show_why_and_what_came_of_each_table(
+    page: Page, environment: Environment, book: Ledger
+) -> None:
+    spec = {"name": "west", "source": CLUSTER, "target": CLUSTER, "tables": ["shop:orders", "shop:items"]}
+    run = book.of(book.open_run("west", "tester", spec, "tester", "receive").run_id)
+    come(run, late=1)
+    run.received.beat(receiver(ago_s=70))
+    run.received.beat(refuses(OTHER_RECEIVER, why=EVIL))  # here: a process is gone after a minute
+    page.goto(f"{environment.airflow.url}/walferry/runs/west-1")
+    expect(page.locator("#state")).to_have_text("✗ refusing", timeout=LIVE_MS)
+    expect(page.locator("#tiles")).to_contain_text("Processes1and 1 that ended or are gone")
+    first, second = page.locator("#processes-rows tr").all()
+    expect(first).to_contain_text("east-2.example:16040")
+    expect(first).to_contain_text(EVIL)
+    expect(second).to_contain_text("gone")
+    expect(page.locator("#received-rows tr")).to_have_count(2)
+    expect(page.locator("#received-rows tr").last).to_contain_text("shop:orders")
+    for section in ("#phases", "#coverage", "#comparison", "#quarantine"):
+        expect(page.locator(section)).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    picture(page, "receive")
 
 
 def test_the_login_leads_back_to_a_page_that_knows_no_such_run(

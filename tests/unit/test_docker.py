@@ -171,7 +171,8 @@ def test_every_named_volume_is_declared_and_its_folder_is_made_for_the_images_us
     for service in SERVICES.values():
         if "build" in service:
             made = " ".join(line for line in stages()[service["build"]["target"]] if "install -d" in line).split()
-            assert all(mount.split(":")[1] in made for mount in service.get("volumes", []))
+            named = [mount for mount in service.get("volumes", []) if not mount.startswith(".")]
+            assert all(mount.split(":")[1] in made for mount in named)
 
 
 def test_no_secret_is_committed_and_every_one_has_its_place_in_the_example() -> None:
@@ -272,6 +273,8 @@ def test_the_health_checks_tell_what_is_wrong(tmp_path: Path) -> None:
         assert check(["airflow", url, "dag_processor"]) == "dag_processor is None"
     with answering({"status": "STANDBY"}) as url:
         assert check(["spark", url]) == "the master is STANDBY"
+        assert check(["port", url.removeprefix("http://")]) is None
+    assert "ConnectionRefusedError" in str(check(["port", url.removeprefix("http://")]))
     assert "URLError" in str(check(["spark", url]))
     assert "FileNotFoundError" in str(check(["cluster", str(tmp_path / "endpoints.json")]))
 

@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "streams": GROUND | {"background", "settings", "snapshots", "run", "apply", "replay"},
     "replication": GROUND | {"background", "settings", "run"},
+    "receive": GROUND | {"background", "settings", "run", "apply", "replay", "replication"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay", "replication"},
     "moments": GROUND | {"background", "settings", "snapshots", "run", "spark", "apply", "replay", "migration"},
     "checks": {"errors", "amounts", "background"},
@@ -71,6 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "migration",
         "moments",
         "replication",
+        "receive",
     }
     | {"checks", "cutover", "process", "pipeline"},
     # ledger: the board
@@ -84,6 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hbase",
         "ledger",
         "replication",
+        "receive",
         "run",
         "replay",
         "watch",
@@ -127,7 +130,7 @@ WHAT = {
     "ledger": "the SQL ledger over `sql/`, by sections (phases, objects, log, quarantine, comparisons, …). "
     "Written by drivers and tasks, never by Spark workers",
     "hbase": "the client: RPC, authentication, ZooKeeper, locations, admin, mutate, multi, scan, Thrift, "
-    "errors by Java class name",
+    "errors by Java class name; the server's side of the RPC",
     "wal": "WAL files as files: names, groups, where they are now, sealed or not, the one way to read them, "
     "how a stream follows them; `wal cat`, `wal stat`",
     "snapshots": "snapshots as files: the manifest, which store files have the cells of each region, and what they "
@@ -142,6 +145,7 @@ WHAT = {
     "streams": "every change as a message to Kafka or a row in Parquet: order by region, form, positions",
     "replication": "HBase's own replication, as somebody else has set it up: what stops it, how far it is, what is "
     "shipped",
+    "receive": "a source replicates to walferry as to a cluster: what stops it, its calls, what is told of them",
     "migration": "a migration's own phases up to the cutover: plan, copy, compare, repair; its report; pairs",
     "moments": "any moment of a table: what must be kept for it, and how a table is restored to it",
     "checks": "Great Expectations suites over small frames",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk.observability import stats
 
+from walferry.receive.watching import Seen as SeenReceiving
 from walferry.replication.watching import Seen
 from walferry.watch.watch import RunFacts
 
@@ -56,6 +57,15 @@ def emit_replication(run_id: str, seen: Seen) -> None:
             stats.gauge(f"{PREFIX}.replication_lag_seconds", look.oldest_age_ms / 1000, tags=of_peer)
         for name in GAUGES_OF_PEER:
             stats.gauge(f"{PREFIX}.replication_{name}", getattr(look, name), tags=of_peer)
+
+
+def emit_receiving(run_id: str, seen: SeenReceiving) -> None:
+    """Send the gauges of a look at a run that receives, with the tag `run`; a lag that is not known is not sent."""
+    tags = {"run": run_id}
+    stats.gauge(f"{PREFIX}.receive_processes", seen.processes, tags=tags)
+    stats.gauge(f"{PREFIX}.receive_refused", seen.refused, tags=tags)
+    if seen.lag_seconds is not None:
+        stats.gauge(f"{PREFIX}.receive_lag_seconds", seen.lag_seconds, tags=tags)
 
 
 def _as_tag(server: str) -> str:

@@ -1,5 +1,5 @@
-"""Two sensors. That of `hbase_wal_watch` records changes of a source's WAL files and announces sealed edits; that of
-`hbase_replicate` looks at what a source replicates by itself."""
+"""Three sensors. That of `hbase_wal_watch` records changes of a source's WAL files and announces sealed edits; that of
+`hbase_replicate` looks at what a source replicates by itself, that of `hbase_receive` at the processes that receive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from walferry.airflow.links import BoardLink
 from walferry.airflow.operators import ACTOR, final_errors
 from walferry.airflow.triggers import NextLookTrigger, WalTrigger
-from walferry.airflow.watch_alerts import alert_of_troubles, alert_once
+from walferry.airflow.watch_alerts import alert_of_receiving, alert_of_troubles, alert_once
 from walferry.errors import UsageError
 from walferry.process import open_ledger
 
@@ -198,3 +198,54 @@ def _look_for(ledger: Ledger, run: RunRecord) -> None:
     metrics.emit_replication(run.run_id, seen)
     if (now := state_of(part)).name != before.name:  # not with each look: this log grows as long as the run goes on
         log.info("%s: %s", now.name, now.cause)
+
+
+class ReceiveSensor(BaseSensorOperator):
+    """Looks at a run of `walferry receive` until a person ends it; waits in a trigger between two looks.
+
+    Each look sends its metrics, and alerts for what keeps edits from being received. It writes only what was announced,
+    and when refusals began, so any number of tasks may watch a run.
+    """
+
+    template_fields = ("run", "look_seconds", "tolerated_seconds")
+    operator_extra_links = (BoardLink(),)
+
+    def __init__(
+        self, *, run: str, look_seconds: float | str = 60, tolerated_seconds: float | str = 120, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.run = run
+        self.look_seconds = look_seconds
+        self.tolerated_seconds = tolerated_seconds
+
+    def execute(self, context: Context) -> Any:
+        """Look now."""
+        return self.look(context)
+
+    def look(self, context: Context, event: Any = None, before: str = "") -> dict[str, Any]:
+        """Look, and wait for the next look. Returns how the run ended. `before`: the state at the last look."""
+        with final_errors(), open_ledger(create=False, actor=ACTOR) as ledger:
+            run = ledger.run(self.run)
+            if run.state == "running":
+                before = _look_at_receivers(ledger, run, float(self.tolerated_seconds), before)
+            if (run := ledger.run(self.run)).state != "running":  # a person may have ended it meanwhile
+                return {"run": run.run_id, "state": run.state, "outcome": run.outcome}
+        self.defer(
+            trigger=NextLookTrigger(run.run_id, float(self.look_seconds), run.paused),
+            method_name="look",
+            kwargs={"before": before},
+        )
+        raise AssertionError("defer does not return")
+
+
+def _look_at_receivers(ledger: Ledger, run: RunRecord, tolerated_seconds: float, before: str) -> str:
+    """Look once, and send metrics and alerts. Returns the state."""
+    from walferry.airflow import metrics
+    from walferry.receive.watching import look
+
+    seen = look(ledger.of(run.run_id), tolerated_seconds)
+    metrics.emit_receiving(run.run_id, seen)
+    alert_of_receiving(ledger, run, seen)
+    if seen.state != before:  # not with each look: this log grows as long as the run goes on
+        log.info("%s: %s", seen.state, seen.cause)
+    return seen.state

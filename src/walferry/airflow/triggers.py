@@ -1,5 +1,5 @@
 """Three triggers. That of `hbase_wal_watch` lists a source's WAL files until there is something to record; that of
-`hbase_migrate` hears a person's answers; that of `hbase_replicate` waits for the next look."""
+`hbase_migrate` hears a person's answers; that of `hbase_replicate` and `hbase_receive` waits for the next look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Alerts from the watches of a source's log and of what it replicates by itself. Each is sent once."""
+"""Alerts from the watches of a source's log, of what it replicates by itself, and of a run that receives. Each is sent
+once."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from walferry.amounts import amount, first_of
 
 if TYPE_CHECKING:
     from walferry.ledger import Ledger, RunRecord
+    from walferry.receive.watching import Seen as SeenReceiving
     from walferry.replication.watching import Seen
     from walferry.watch.watch import RunFacts
 
@@ -57,6 +59,14 @@ def alert_of_troubles(ledger: Ledger, watch: RunRecord, seen: Seen) -> None:
     for trouble in seen.troubles:
         found[trouble.event][trouble.key] = trouble.text
     _announce(ledger, watch, watch.run_id, found, {})
+
+
+def alert_of_receiving(ledger: Ledger, run: RunRecord, seen: SeenReceiving) -> None:
+    """Send an alert of what keeps edits from being received: once for each trouble, as long as it lasts."""
+    found: dict[str, dict[str, str]] = {"receive": {}, "lag": {}}
+    for trouble in seen.troubles:
+        found[trouble.event][trouble.key] = f"run {run.run_id}: {trouble.text}"
+    _announce(ledger, run, run.run_id, found, {})
 
 
 def _announce(

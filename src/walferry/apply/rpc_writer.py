@@ -134,7 +134,8 @@ class RpcWriter:
         """The source, and the clusters from which the source received the edits."""
         key = pb.WALKey(cluster_ids=[self.source_id])
         key.MergeFromString(fields)
-        return [(cluster.most_sig_bits, cluster.least_sig_bits) for cluster in key.cluster_ids]
+        ids = ((cluster.most_sig_bits, cluster.least_sig_bits) for cluster in key.cluster_ids)
+        return list(dict.fromkeys(ids))  # what a source ships names the source already
 
 
 @cache

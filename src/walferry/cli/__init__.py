@@ -15,6 +15,7 @@ from walferry.cli import (
     late,
     pairs,
     quarantine,
+    receive,
     repairs,
     replay,
     replicate,
@@ -38,7 +39,7 @@ for verb in (
     runs.plan, runs.start, runs.status, runs.ready, runs.pause, runs.resume, runs.throttle,
     runs.abort, replay.replay, pairs.verify, comparisons.accept, comparisons.accept_numbers, late.late,
     repairs.repair, repairs.copy_again, repairs.withdraw, streams.stream, streams.send_again,
-    keep.keep, restore.restore,
+    keep.keep, restore.restore, receive.receive,
     runs.report,
 ):  # fmt: skip
     app.command()(verb)

@@ -140,6 +140,9 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
             print(f"LATE EDITS: {now.late_edits} wait for a decision: `walferry late {name}`")
         if now.moments is not None:
             print(f"{'WARNING: ' if now.moments.too_much or now.moments.troubles else ''}{now.moments.text}")
+        if now.receiving is not None:
+            for line in now.receiving.lines():
+                print(line)
         if now.throttle.text:
             print(f"throttle: {now.throttle.text}")
         if now.log is not None:
@@ -193,6 +196,12 @@ def pause(
     with existing(ledger) as book:
         run = book.find(name)
         _refuse_setup(run, "cannot be paused: interrupt it, and set up again to continue")
+        if run.kind == "receive":
+            raise UsageError(
+                f"run {run.run_id} cannot be paused: interrupt its processes, and the source keeps its log until one "
+                "serves again; or have the source wait (disable_peer)",
+                run=run.run_id,
+            )
         if dry_run:
             print(f"would pause {run.run_id} ({state_of(book.of(run.run_id)).name} now)")
             return
@@ -269,6 +278,10 @@ def resume(
             raise UsageError(
                 f"run {run.run_id} verifies a pair: `walferry verify --pair SPEC` does its next pass", run=run.run_id
             )
+        if run.kind == "receive":
+            raise UsageError(
+                f"run {run.run_id} receives: `walferry receive SPEC` starts another process of it", run=run.run_id
+            )
         if dry_run:
             print(f"would resume {run.run_id} ({state_of(book.of(run.run_id)).name} now, owner {run.owner})")
             return
@@ -327,6 +340,9 @@ def abort(
         if record.kind == "setup":
             _abort_setup(book, record, reason, dry_run, as_json)
             return
+        if record.kind == "receive":
+            _abort_receive(book, record, reason, dry_run, as_json)
+            return
         of_run = book.of(record.run_id)
         require_closed(of_run, target_is_open=target_is_open)
         left = [o for o in of_run.objects.all() if o.state != "removed" and o.kind != "table"]
@@ -372,6 +388,33 @@ def _abort_setup(book: Ledger, record: RunRecord, reason: str, dry_run: bool, as
         for one in facts["left"]:
             print(f"would not put back: {one}" if dry_run else f"not put back: {one}")
     if facts["left"] and not dry_run:
+        raise typer.Exit(1)
+
+
+def _abort_receive(book: Ledger, record: RunRecord, reason: str, dry_run: bool, as_json: bool) -> None:
+    """End a run that receives, and its processes; exit 1 if their place in ZooKeeper could not be removed."""
+    from walferry.receive.ending import clear, look_at_source
+    from walferry.run.run import Run
+
+    with Run(book, record.run_id) as run:
+        if not dry_run:
+            run.ledger.end("aborted", owner(), reason)
+        source = look_at_source(run)
+        for line in source.warnings():
+            print(f"warning: {line}", file=sys.stderr)
+        done = clear(run, dry_run=dry_run)
+    if as_json:
+        facts = asdict(done) | {"peers": source.peers, "peers_unknown": source.unknown}
+        print_json({"run": record.run_id, "dry_run": dry_run, **facts})
+    else:
+        removed = ", ".join(done.removed) or "nothing"
+        did = f"would abort {record.run_id} and remove" if dry_run else f"{record.run_id} aborted; removed"
+        print(f"{did}: {removed}")
+        for one in done.stays:
+            print(f"{'would stay' if dry_run else 'stays'}: {one}")
+        for one in done.left:
+            print(f"not removed: {one}")
+    if done.left:
         raise typer.Exit(1)
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import zstandard
 
 from walferry.errors import DamagedInputError
+from walferry.formats import _call_kernels as call_kernels
+from walferry.formats import _wal_kernels as wal_kernels
 from walferry.formats.cells import (
     Bytes,
     CellType,
@@ -73,6 +75,18 @@ def _decompress() -> None:
         CODECS[codec].decompress_all(np.frombuffer(bytearray(data), np.uint8), values, np.empty(1, np.uint8))
 
 
+def _call(key: pb.WALKey, cell: bytes) -> None:
+    """Read a call of replication with one entry, from memory that can be written."""
+    call = pb.ReplicateWALEntryRequest(entry=[pb.WALEntry(key=key, associated_cell_count=1)]).SerializeToString()
+    request, block = (np.frombuffer(bytearray(part), np.uint8) for part in (call, cell))
+    call_kernels.count_entries(request, np.zeros((call_kernels.ARCHIVE_FOLDER + 1, 2), np.int64))
+    call_kernels.scan_call(
+        request, block, np.empty((wal_kernels.ENTRY_FIELDS, 1), np.int64), np.empty((2, 1), np.int64)
+    )
+    one = np.zeros(1, np.int64)
+    call_kernels.prints_of_entries(block, one, one, one, np.empty(1, np.int64))
+
+
 def _hfile(run: Bytes) -> None:
     """Write and read the cells of a run as an HFile, and sort them as edits."""
     positions = cell_starts(run)
@@ -107,6 +121,7 @@ def main() -> None:
         with suppress(DamagedInputError):
             list(WalReader([log], "warm-up", keys=lambda: {"": bytes(16)}))
     _decompress()
+    _call(key, cell)
     cells = index_cells(np.frombuffer(cell, np.uint8))
     cell_starts(cells.buffer)
     cells_to_arrow(cells)

@@ -147,6 +147,13 @@ def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
     status, cell = scan_key(buffer, at, limit, fields, i)
     if status != OK:
         return status, cell
+    return scan_cells(buffer, cell, limit, fields, i)
+
+
+@kernel()
+def scan_cells(buffer, cell, limit, fields, i):  # type: ignore[no-untyped-def]
+    """Check the cells from `cell` on of the entry in column `i` of `fields`, whose CELL_COUNT says how many they are;
+    return (status, its end or position of the error)."""
     mutations = 0
     marker = 0
     before = np.int64(-1)

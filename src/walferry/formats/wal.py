@@ -26,8 +26,9 @@ from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
 from walferry.formats._file_bytes import FileBytes
 from walferry.formats._find_kernels import PLAIN, find_entry
-from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
+from walferry.formats.cells import Bytes, Int32s, Int64s
 from walferry.formats.markers import DATA_ELSEWHERE, Marker
+from walferry.formats.names import Names
 from walferry.formats.proto import hbase_pb2
 from walferry.formats.value_codecs import CODECS
 from walferry.formats.wal_decoders import (
@@ -197,9 +198,9 @@ class WalReader:
         keys: MasterKeys | None = None,
     ) -> None:
         self._file = file
-        self._regions = _Names(text=True)
-        self._tables = _Names(text=True)
-        self._clusters = _Names()
+        self._regions = Names(text=True)
+        self._tables = Names(text=True)
+        self._clusters = Names()
         raw = FileBytes(chunks, 0, batch_bytes)
         self.header = self._read_header(raw)
         self.end = self.header.size
@@ -443,37 +444,3 @@ def _trailer_size(raw: FileBytes) -> int | None:
     if len(raw.last) < len(EMPTY_TRAILER) or not raw.last.endswith(TRAILER_MAGIC):
         return None
     return int.from_bytes(raw.last[:4], "big", signed=True)
-
-
-def _is_text(name: bytes) -> bool:
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-class _Names:
-    """A growing dictionary of names and their codes. With `text`, names that are not UTF-8 have the code -1."""
-
-    def __init__(self, *, text: bool = False) -> None:
-        self._text = text
-        self.names: list[bytes] = []
-        self._codes: dict[bytes, int] = {}
-
-    def codes(self, buffer: Bytes, starts: Int64s, lengths: Int64s) -> Int32s:
-        """The codes of the slices `buffer[starts:starts+lengths]`; adds new names to the dictionary."""
-        encoded = binary_column(buffer, starts, lengths).dictionary_encode()
-        codes = np.array([self._code(name) for name in encoded.dictionary.to_pylist()], np.int32)
-        # Avoid `to_numpy`: it imports pandas where installed, which takes a quarter of a second.
-        indices = np.frombuffer(encoded.indices.buffers()[1], np.int32, len(starts), 4 * encoded.indices.offset)
-        of_rows: Int32s = codes[indices]
-        return of_rows
-
-    def _code(self, name: bytes) -> int:
-        if self._text and name not in self._codes and not _is_text(name):
-            return -1
-        code = self._codes.setdefault(name, len(self.names))
-        if code == len(self.names):
-            self.names.append(name)
-        return code

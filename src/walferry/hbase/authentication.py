@@ -34,7 +34,7 @@ from walferry.security.token import Token
 MAX_FRAME_BYTES = 1 << 30
 """above hbase.ipc.max.request.size and any real answer; an HTTP server's "HTTP" reads as a length of 1.2 GB"""
 PREAMBLE = b"HBas\x00"
-_SIMPLE, _KERBEROS, _DIGEST = 80, 81, 82  # org.apache.hadoop.hbase.security.AuthMethod
+SIMPLE, KERBEROS, DIGEST = 80, 81, 82  # org.apache.hadoop.hbase.security.AuthMethod
 _SUCCESS = 0
 LOGIN_ERROR = 1  # SaslStatus.ERROR; also what a server sends instead of its first answer
 _GO_ON_SIMPLE = -88  # SaslUtil.SWITCH_TO_SIMPLE_AUTH
@@ -87,7 +87,7 @@ class Simple:
 
     def open(self, sock: socket.socket, server: str, deadline: float) -> Channel:
         """No login: only the preamble."""
-        send_all(sock, PREAMBLE + bytes([_SIMPLE]), deadline)
+        send_all(sock, PREAMBLE + bytes([SIMPLE]), deadline)
         return PlainChannel(sock, self.user)
 
 
@@ -122,12 +122,12 @@ class Sasl:
         assert kerberos.service is not None  # `purpose_of`
         exchange = GssapiExchange(kerberos, kerberos.service, server.rpartition(":")[0], server)
         advice = "its log says why (often its clock differs by minutes, or its keytab has an old key)"
-        return _Attempt(_KERBEROS, exchange, partial(self._refused, server, "", advice))
+        return _Attempt(KERBEROS, exchange, partial(self._refused, server, "", advice))
 
     def _by_token(self, server: str, mine: Handed) -> _Attempt:
         token = mine.token(self.purpose)
         exchange = DigestExchange(self.purpose.kerberos, token, server)
-        return _Attempt(_DIGEST, exchange, partial(self._token_refused, server, token))
+        return _Attempt(DIGEST, exchange, partial(self._token_refused, server, token))
 
     def _answer(
         self, sock: socket.socket, server: str, deadline: float, refused: Callable[[str], WalferryError]

@@ -64,7 +64,7 @@ CONNECT_TIMEOUT_S = 10.0
 LOGIN_ATTEMPTS = 3
 PART_BYTES = 512 << 10  # of a request, sent between two checks that it may still be sent
 _NO_LINGER = struct.pack("ii", 1, 0)
-_CONNECTION_CALL_ID = 0xFFFFFFFF  # -1: the server refuses the connection itself
+CONNECTION_CALL_ID = 0xFFFFFFFF  # -1: the server refuses the connection itself
 _LOGIN_REQUIRED = "Authentication is required"
 
 Buffer = bytes | bytearray | memoryview
@@ -259,7 +259,7 @@ class RpcConnection:
         frame = memoryview(self._frame(channel, method, deadline))
         header, position = decode_delimited(frame, 0, pb.ResponseHeader)
         self._fresh = False
-        if header.call_id not in (self._call_id, _CONNECTION_CALL_ID):
+        if header.call_id not in (self._call_id, CONNECTION_CALL_ID):
             raise ConnectionFailedError(
                 f"{self.server} answered call {header.call_id} instead of call {self._call_id}",
                 **self._facts(method, True),
@@ -298,7 +298,7 @@ class RpcConnection:
 
     def _raised(self, header: pb.ResponseHeader, method: str) -> WalferryError:
         failure = header.exception
-        if header.call_id == _CONNECTION_CALL_ID:
+        if header.call_id == CONNECTION_CALL_ID:
             self.close()
         if _LOGIN_REQUIRED in failure.stack_trace and isinstance(self._authenticate, Simple):
             return AuthenticationError(
@@ -431,16 +431,17 @@ def encode_request(
         header.cell_block_meta.length = block_bytes
     head = header.SerializeToString()
     body = request if isinstance(request, bytes) else request.SerializeToString()
-    parts = [_varint(len(head)), head, _varint(len(body)), body, *cell_block]
+    parts = [varint(len(head)), head, varint(len(body)), body, *cell_block]
     return b"".join([LENGTH.pack(sum(len(part) for part in parts)), *parts])
 
 
 def encode_field(number: int, content: bytes) -> bytes:
     """Encode a protobuf field that holds bytes or a message."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
+    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Encode a number as protobuf does."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -454,6 +455,12 @@ def decode_delimited(frame: memoryview, position: int, message_type: type[M]) ->
 
     Raises protobuf's DecodeError if the frame ends before the message does.
     """
+    content, position = delimited(frame, position)
+    return message_type.FromString(content), position
+
+
+def delimited(frame: memoryview, position: int) -> tuple[memoryview, int]:
+    """What is at `position` after its varint length, and the position after it. Raises as `decode_delimited`."""
     length = shift = 0
     while True:
         if position >= len(frame) or shift > 28:
@@ -466,4 +473,4 @@ def decode_delimited(frame: memoryview, position: int, message_type: type[M]) ->
         shift += 7
     if length > len(frame) - position:
         raise DecodeError(f"the frame has a message of {length} bytes where {len(frame) - position} remain")
-    return message_type.FromString(frame[position : position + length]), position + length
+    return frame[position : position + length], position + length

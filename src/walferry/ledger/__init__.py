@@ -9,6 +9,7 @@ from walferry.ledger.ledger import Ledger, RunLedger, user_name
 from walferry.ledger.numbers import CountedNumbers
 from walferry.ledger.passes import PassDifference, PassPosition, PassRecord, PassRegion
 from walferry.ledger.peer_looks import PeerLook
+from walferry.ledger.received import ReceivedCall, ReceivedTotal, Receiver
 from walferry.ledger.repairs import RepairedRow
 from walferry.ledger.rows import (
     AcceptedDifference,
@@ -69,6 +70,9 @@ __all__ = [
     "QuarantineItem",
     "Quarantined",
     "RangeComparison",
+    "ReceivedCall",
+    "ReceivedTotal",
+    "Receiver",
     "RecordedFile",
     "RegionNumber",
     "RepairedRow",

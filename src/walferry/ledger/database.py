@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random_exponential
 
 from walferry.clock import now_ms
@@ -60,6 +61,10 @@ TABLES = (
     "notes",
     "passes",
     "peer_looks",
+    "received_calls",
+    "received_floors",
+    "received_totals",
+    "receivers",
     "pass_positions",
     "pass_regions",
     "pass_differences",
@@ -168,6 +173,10 @@ class Database:
             raise TransientError(
                 f"the ledger {self.url} did not answer: {_first_line(error)}; check that it can be reached",
                 ledger=self.url,
+            ) from error
+        except PoolTimeoutError as error:
+            raise TransientError(
+                f"the ledger {self.url}: all connections of this process were busy for too long", ledger=self.url
             ) from error
         except DBAPIError as error:
             raise WalferryError(f"the ledger {self.url} refused: {_first_line(error)}", ledger=self.url) from error

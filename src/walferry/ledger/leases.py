@@ -13,7 +13,7 @@ from walferry.ledger.columns import to_columns
 from walferry.ledger.rows import Lease, RunKind
 from walferry.ledger.store import Store, fetch
 
-FOLLOWING: tuple[RunKind, ...] = ("migration", "standby", "drain")
+FOLLOWING: tuple[RunKind, ...] = ("migration", "standby", "drain", "receive")
 """kinds of runs that apply a log as it grows"""
 _BESIDE_NONE: tuple[RunKind, ...] = (*FOLLOWING, "pair")
 """kinds of runs that must not write to a table while another run applies a growing log to it"""

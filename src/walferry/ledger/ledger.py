@@ -36,6 +36,7 @@ from walferry.ledger.passes import Passes
 from walferry.ledger.peer_looks import PeerLooks
 from walferry.ledger.phases import Phases
 from walferry.ledger.quarantine import Quarantine
+from walferry.ledger.received import Received
 from walferry.ledger.regions import Regions
 from walferry.ledger.repairs import Repairs
 from walferry.ledger.rounds import Rounds
@@ -72,6 +73,7 @@ class RunLedger:
         self.notes = Notes(store, run_id)
         self.passes = Passes(store, run_id)
         self.peer_looks = PeerLooks(store, run_id)
+        self.received = Received(store, run_id)
 
     @property
     def record(self) -> RunRecord:
@@ -348,8 +350,11 @@ CHANGEABLE_OF_KEEP = ("tables", "base_hours", "copy_bases", "keep_days", "keep_b
 """further such keys of a run that keeps what restores any moment; its tables may become more, not less"""
 CHANGEABLE_OF_SETUP = ("max_lag", "ship_minutes")
 """further such keys of a run that sets up HBase's own replication: they only say how long to wait"""
+CHANGEABLE_OF_RECEIVE = ("max_lag",)
+"""further such keys of a run to which a source replicates"""
 _MORE_CHANGEABLE: Mapping[RunKind, tuple[str, ...]] = {
     "stream": CHANGEABLE_OF_STREAM, "keep": CHANGEABLE_OF_KEEP, "setup": CHANGEABLE_OF_SETUP,
+    "receive": CHANGEABLE_OF_RECEIVE,
 }  # fmt: skip
 
 
@@ -399,7 +404,7 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
     ]
     if not differing:
         return run
-    resume = "" if run.kind == "window" else f" or by `walferry resume {run.name}`"
+    resume = "" if run.kind in ("window", "receive") else f" or by `walferry resume {run.name}`"
     raise UsageError(
         f"run {run.run_id} of {run.name!r} is unfinished and belongs to {run.owner}, with another "
         f"{' and '.join(differing)} than this one ({owner}): continue it as it was started, by clearing its "

@@ -16,7 +16,7 @@ from walferry.refusals import GapKind, RefusalKind
 RunState = Literal["running", "done", "failed", "aborted"]
 RunKind = Literal[
     "migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch", "pair", "stream", "keep",
-    "restore", "replication", "setup",
+    "restore", "replication", "setup", "receive",
 ]  # fmt: skip
 PhaseState = Literal["running", "done", "failed"]
 ObjectState = Literal["planned", "made", "removed"]
@@ -27,11 +27,13 @@ PieceKind = Literal["group", "rows"]
 """How a piece is applied: files of one WAL group in order, or a range of rows of all files."""
 PieceState = Literal["waiting", "running", "done"]
 ClusterSide = Literal["source", "target"]
-ObjectKind = Literal["peer", "folder", "snapshot", "table", "read-only table", "durability", "staging folder", "scope"]
+ObjectKind = Literal[
+    "peer", "folder", "snapshot", "table", "read-only table", "durability", "staging folder", "scope", "sink"
+]
 """What walferry creates or sets on a cluster: a replication peer, a folder with copies of the source's WALs, a
 snapshot, a target table (which stays when the run ends), READONLY of a source table, and another DURABILITY of a target
-table ("table=its previous value"), a folder where HFiles wait to be bulk-loaded, and REPLICATION_SCOPE of the families
-of a table ("table=the previous values, as JSON")."""
+table ("table=its previous value"), a folder where HFiles wait to be bulk-loaded, REPLICATION_SCOPE of the families of a
+table ("table=the previous values, as JSON"), and the node of ZooKeeper below which a source finds a run's processes."""
 Resolution = Literal["retry", "rpc", "reread", "accept"]
 Purpose = Literal["phase", "verify"]
 """What a comparison was made for: the run's own phase `compare`, or `walferry verify`."""

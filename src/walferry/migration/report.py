@@ -156,13 +156,15 @@ def render(report: Report) -> str:
     lines += [f"{table} -> topic {topic}" for table, topic in report.topics.items()]
     for table, row in report.tables.items():
         lines += _table(report, table, row)
+    if report.receiving is not None:
+        lines += report.receiving.lines()
     if report.phases:
         lines += ["", "Phase                          State     Seconds  Attempts"]
     for phase in report.phases:
         name = f"{phase.phase} {phase.subject}".strip()
         lines.append(f"{name:<30} {phase.state:<9} {phase.seconds:>7}  {phase.attempts:>8}")
-    follows = report.kind not in ("keep", "restore", "replication", "setup")
-    lines += ["", *_applied(report)] if follows else [""] if report.phases else []
+    follows = report.kind not in ("keep", "restore", "replication", "setup", "receive")
+    lines += ["", *_applied(report)] if follows else [""] if report.phases or report.receiving else []
     lines += [
         f"Ledger: {report.ledger}",
         f"Audit head: {report.audit_head.sequence} {report.audit_head.hash}",

@@ -18,6 +18,7 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.run.pair_spec import PairSpec, ResolvedPairSpec
+from walferry.run.receive_spec import ReceiveSpec, ResolvedReceiveSpec
 from walferry.run.setup_spec import ResolvedSetupSpec, SetupSpec
 from walferry.run.spec import Cluster, ResolvedSpec, Spec, describe_faults
 from walferry.security.spec import KerberosKeys, TlsKeys
@@ -44,6 +45,16 @@ def load_setup_spec(path: Path) -> SetupSpec:
 def resolve_setup(spec: SetupSpec, connections: Connections) -> ResolvedSetupSpec:
     """Replace connection ids by the clusters' addresses, as `resolve` does."""
     return _resolved_as(ResolvedSetupSpec, spec, connections)
+
+
+def load_receive_spec(path: Path) -> ReceiveSpec:
+    """Read the spec of a run that receives from YAML, as `load_spec` does."""
+    return parse_keys(ReceiveSpec, read_yaml(path, "see receive.example.yaml"), origin=str(path))
+
+
+def resolve_receive(spec: ReceiveSpec, connections: Connections) -> ResolvedReceiveSpec:
+    """Replace connection ids by the clusters' addresses, as `resolve` does."""
+    return _resolved_as(ResolvedReceiveSpec, spec, connections)
 
 
 def read_yaml(path: Path, otherwise: str) -> dict[str, Any]:

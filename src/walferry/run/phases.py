@@ -107,6 +107,7 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("release", "remove what the run made, except the new table", ("verify",)),
     ),
     "replication": (),
+    "receive": (),
     "setup": (
         Phase("plan", "examine both clusters, refuse what cannot be set up"),
         Phase(

@@ -15,13 +15,16 @@ from walferry.errors import UsageError
 from walferry.ledger import RunRecord
 from walferry.ledger.rows import RunKind
 from walferry.run.pair_spec import ResolvedPairSpec
+from walferry.run.receive_spec import ResolvedReceiveSpec
 from walferry.run.setup_spec import ResolvedSetupSpec
 from walferry.run.spec import Cluster, LogSpec, Options, ResolvedSpec, Table, describe_faults
 
 Keys = TypeVar("Keys", bound=BaseModel)
 
 
-_MODELS: Mapping[RunKind, type[ResolvedSpec]] = {"pair": ResolvedPairSpec, "setup": ResolvedSetupSpec}
+_MODELS: Mapping[RunKind, type[ResolvedSpec]] = {
+    "pair": ResolvedPairSpec, "setup": ResolvedSetupSpec, "receive": ResolvedReceiveSpec,
+}  # fmt: skip
 """of whole specs; others are a ResolvedSpec"""
 
 
@@ -101,6 +104,11 @@ def topic_of(template: str, table: str) -> str:
     """The topic of a table's changes, by the template of a stream's spec."""
     namespace, _, name = table.rpartition(":")
     return template.format(namespace=namespace or "default", table=name)
+
+
+def receive_spec_of(run: RunRecord) -> ResolvedReceiveSpec:
+    """The spec of a run of kind `receive`. Raises UsageError as `read_keys`."""
+    return read_keys(ResolvedReceiveSpec, run, run.spec)
 
 
 def read_keys(model: type[Keys], run: RunRecord, keys: Mapping[str, Any]) -> Keys:

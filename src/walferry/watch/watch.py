@@ -206,8 +206,8 @@ class RunFacts:
     """of a run of kind `keep`: how much of the changes a loss of the source would cost now"""
 
 
-_NOT_FOLLOWING: tuple[RunKind, ...] = ("watch", "pair", "replication", "setup")
-"""kinds of runs that lose nothing with a log"""
+_NOT_FOLLOWING: tuple[RunKind, ...] = ("watch", "pair", "replication", "setup", "receive")
+"""kinds of runs that read no log"""
 
 
 def runs_on(ledger: Ledger, cluster: Cluster) -> list[RunRecord]:

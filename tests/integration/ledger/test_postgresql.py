@@ -21,6 +21,7 @@ from unit.ledger.test_packing import *  # noqa: F403
 from unit.ledger.test_passes import *  # noqa: F403
 from unit.ledger.test_phases import *  # noqa: F403
 from unit.ledger.test_quarantine import *  # noqa: F403
+from unit.ledger.test_received import *  # noqa: F403
 from unit.ledger.test_rounds import *  # noqa: F403
 from unit.ledger.test_upgrade import *  # noqa: F403
 from walferry.ledger import Ledger

@@ -118,9 +118,12 @@ def _add_data(app: FastAPI, source: LedgerCache) -> None:
         passes: Page = 0,
         queues: Page = 0,
         findings: Page = 0,
+        processes: Page = 0,
     ) -> Response:
         """Everything about one run; the numbers select the pages of its long lists, from 0."""
-        pages = Pages(tables, lanes, gaps, comparison, differences, quarantine, audit, passes, queues, findings)
+        pages = Pages(
+            tables, lanes, gaps, comparison, differences, quarantine, audit, passes, queues, findings, processes
+        )
         rows = _sees_rows(request)
         return _json(
             source.kept((run_id, pages, rows), lambda ledger: run_page(ledger, ledger.find(run_id), pages, rows=rows))

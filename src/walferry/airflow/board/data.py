@@ -14,6 +14,7 @@ from walferry.airflow.board.hidden import hidden_inputs, hidden_rows, without_ro
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
 from walferry.airflow.board.paging import page_of
 from walferry.airflow.board.passes import passes
+from walferry.airflow.board.receiving import receiving
 from walferry.airflow.board.replication import replication
 from walferry.amounts import amount, rows_differ
 from walferry.clock import now_ms
@@ -76,6 +77,7 @@ class Pages:
     passes: int = 0
     queues: int = 0
     findings: int = 0
+    processes: int = 0
 
 
 # ------------------------------------------------------------------ the overview
@@ -106,7 +108,7 @@ def _line(ledger: Ledger, run: RunRecord) -> Facts:
 
 
 def _head(ledger: Ledger, run: RunRecord, now: Status) -> Facts:
-    return now.model_dump() | {
+    return now.model_dump(exclude={"receiving"}) | {
         "name": run.name,
         "kind": run.kind,
         "owner": run.owner,
@@ -152,6 +154,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages(), *, rows: bo
         "replication": replication(
             ledger.of(run.run_id), run, pages.queues, pages.findings, ROWS_PER_PAGE, rows=rows
         ),
+        "receiving": receiving(now.receiving, pages.processes, pages.tables, ROWS_PER_PAGE),
         "phases": phase_rows(run, phases, signs),
         "tables": _tables(run, phases, signs, report, coverage, to_repair, now.moments, pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),
@@ -197,8 +200,8 @@ def check_audit(ledger: Ledger) -> Facts:
 
 
 def _holes(ledger: Ledger, run: RunRecord) -> list[Hole]:
-    if run.kind == "keep":
-        return []  # it applies nothing, and its own alarms name the logs that are lost
+    if run.kind in ("keep", "receive"):
+        return []  # they read no log to apply it, and a keep's own alarms name the logs that are lost
     done = ledger.of(run.run_id).phases.facts("drain") is not None
     try:
         return find_holes(ledger, run.run_id, done)

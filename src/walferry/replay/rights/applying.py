@@ -55,8 +55,27 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
 
     Raises FollowedTwiceError while another run follows a log into one of the tables.
     """
+    verdict: Exception | None = None
+    with held(run, pairs) as leases:
+        remove_staged(run, pairs)
+        throttle = node_of(leases[min(leases)])
+        route = route_under(run, pairs, leases, throttle)
+        with publishing(run, run.target.zk, throttle, closed=route.target.zookeeper_login):
+            try:
+                yield route, leases
+            except lease.VERDICTS as error:
+                verdict = error
+    if verdict is not None:
+        raise verdict
+
+
+@contextmanager
+def held(run: Run, pairs: Sequence[TablePair], wait_seconds: float = LEASE_WAIT_SECONDS) -> Iterator[Leases]:
+    """Hold the leases of some target tables, and record them. Waits at most `wait_seconds` for another holder.
+
+    Raises LeaseHeldError after that, and FollowedTwiceError while another run follows a log into one of the tables.
+    """
     limits = limits_of(run.spec.writer_kind, run.writing)
-    target = run.target_address()
     names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in pairs}
     run.ledger.leases.require_alone(names.values())
     with lease.held_leases(
@@ -64,39 +83,32 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
         list(names),
         holder=lease.holder(run.run_id, run.actor),
         request_seconds=limits.quiet_seconds,
-        wait_seconds=LEASE_WAIT_SECONDS,
+        wait_seconds=wait_seconds,
         newest=lambda table: run.ledger.leases.newest(names[table]),
         tell=partial(begin_wait, run.ledger),
-        closed=target.zookeeper_login,
+        closed=run.target_address().zookeeper_login,
     ) as leases:
         end_wait(run.ledger)
-        for table, held in leases.items():
-            run.ledger.leases.take(names[table], run.actor, held.number)
-        remove_staged(run, pairs)
-        uuid = run.source_uuid
-        throttle = node_of(leases[min(leases)])
-        route = Route(
-            source=run.source_address(workers=1),
-            root=run.wal_root,
-            source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
-            target=target,
-            tables={pair.source: pair.target for pair in pairs},
-            guard=Claims(
-                target, dict(leases), run.run_id, limits.claim_seconds, limits.quiet_seconds, throttle=throttle
-            ),
-            limits=limits,
-            writer_kind=run.spec.writer_kind,
-        )
-        verdict: Exception | None = None
-        with publishing(run, run.target.zk, throttle, closed=target.zookeeper_login):
-            try:
-                yield route, leases
-            except lease.VERDICTS as error:
-                verdict = error
-        for table, held in leases.items():
-            run.ledger.leases.release(names[table], held.number)
-        if verdict is not None:
-            raise verdict
+        for table, one in leases.items():
+            run.ledger.leases.take(names[table], run.actor, one.number)
+        yield leases
+        for table, one in leases.items():
+            run.ledger.leases.release(names[table], one.number)
+
+
+def route_under(run: Run, pairs: Sequence[TablePair], leases: Leases, throttle: str | None) -> Route:
+    """The route to some target tables under their leases. `throttle`: the node of `replay.rights.throttle_share`."""
+    limits, target, uuid = limits_of(run.spec.writer_kind, run.writing), run.target_address(), run.source_uuid
+    return Route(
+        source=run.source_address(workers=1),
+        root=run.wal_root,
+        source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
+        target=target,
+        tables={pair.source: pair.target for pair in pairs},
+        guard=Claims(target, dict(leases), run.run_id, limits.claim_seconds, limits.quiet_seconds, throttle=throttle),
+        limits=limits,
+        writer_kind=run.spec.writer_kind,
+    )
 
 
 def lease_check_of(run: Run, route: Route) -> Change:

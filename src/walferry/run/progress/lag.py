@@ -72,6 +72,8 @@ class Ahead(BaseModel):
 
 
 _AHEAD = "ahead of the applied log"
+RECEIVED_MS = 60_000
+"""edits that were received longer ago say nothing of the lag"""
 
 
 def keep_ahead(ledger: RunLedger, ahead: Ahead) -> None:
@@ -108,6 +110,8 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         return Lag(None, "the run has ended", longest)
     if run.kind == "replication":
         return _replicated(ledger)
+    if run.kind == "receive":
+        return _received(ledger, now)
     if run.kind == "drain":
         if oldest_waiting_ms is None:
             return Lag(None, "hbase_wal_watch measures the lag of a drain", longest)
@@ -122,6 +126,19 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         return Lag(None, "the first replay round has not ended yet", longest)
     seconds = round((now - max(last.covered_ms, ahead.covered_ms if ahead else 0)) / 1000, 1)
     return Lag(seconds, "", max(longest or 0.0, seconds))
+
+
+def _received(ledger: RunLedger, now: int) -> Lag:
+    """How old the newest edits were when they were applied, of the table that was the farthest behind. The source alone
+    knows whether it has more to send."""
+    ages = [
+        total.at_ms - total.newest_ms
+        for total in ledger.received.totals()
+        if total.newest_ms is not None and total.at_ms is not None and now - total.at_ms <= RECEIVED_MS
+    ]
+    if not ages:
+        return Lag(None, "no edit came within the last minute", None)
+    return Lag(round(max(0, *ages) / 1000, 1), "", None)
 
 
 def _replicated(ledger: RunLedger) -> Lag:

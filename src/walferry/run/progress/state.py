@@ -32,6 +32,7 @@ from walferry.run.progress.needs_person import (
     ticket_state,
 )
 from walferry.run.progress.next_step import in_airflow
+from walferry.run.progress.receiving import receiving_state
 from walferry.run.progress.replicating import replication_state
 from walferry.run.progress.states import State, StateName, label, meaning, order_of, state_at, superseded
 
@@ -111,6 +112,8 @@ def _state_of(ledger: RunLedger) -> State:
         return state_at("following", "the source's WAL files are recorded as they change", None, run)
     if run.kind == "replication":
         return replication_state(ledger, run)
+    if run.kind == "receive":
+        return receiving_state(ledger, run)
     phases, signs = phases_and_signs(ledger)
     # A superseded attempt is still at work: its process notices at the end, and starts over.
     live = [p for p in phases if label(p) in signs and (p.state == "running" or superseded(p))]

@@ -15,7 +15,8 @@ Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
 StateName = Literal[
     "not started", "working", "between phases", "catching up", "following", "waiting for approval",
     "waiting for the write stop", "waiting for a decision", "draining", "comparing", "paused", "held", "gate shut",
-    "ticket ending", "stuck", "gap", "exposed", "differing", "failed", "interrupted", "done", "aborted",
+    "ticket ending", "stuck", "gap", "exposed", "differing", "receiving", "idle", "refusing", "no receiver",
+    "failed", "interrupted", "done", "aborted",
 ]  # fmt: skip
 
 
@@ -121,6 +122,27 @@ STATES: Mapping[StateName, Kind] = {
         "red",
         "rows of a pair differed in its last pass",
         "find out who writes at one side only; mend the rows, and verify the pair again",
+    ),
+    "receiving": Kind(
+        "blue",
+        "processes take what the source replicates, and apply it before they answer",
+        "none: it goes on until `walferry abort NAME --reason …`",
+    ),
+    "idle": Kind(
+        "blue",
+        "processes serve, but the source has sent nothing for ten minutes",
+        "if clients write to the tables at the source, see there why nothing is shipped: `walferry replicate status`, "
+        "or `status 'replication'` in HBase's shell",
+    ),
+    "refusing": Kind(
+        "red",
+        "a process has refused a call of the source within the last minute; the source keeps its log and tries again",
+        "do what the cause names; a minute after the last refusal, this passes",
+    ),
+    "no receiver": Kind(
+        "red",
+        "no process serves: none has sent a heartbeat for a minute. The source keeps its log meanwhile",
+        "`walferry receive SPEC`, on as many machines as you like",
     ),
     "failed": Kind(
         "red",
@@ -287,9 +309,22 @@ OF_SETUPS: Mapping[StateName, Kind] = {
     ),
 }
 """What the states of a run that sets up HBase's own replication mean that differ from those of other runs."""
+OF_RECEIVING: Mapping[StateName, Kind] = {
+    "ticket ending": Kind(
+        "amber",
+        "a Kerberos ticket was not renewed in time; its process serves until the ticket ends",
+        "do what the cause names; once a ticket is renewed, within a minute, this passes",
+    ),
+    "aborted": Kind(
+        "grey",
+        "an operator ended the run; its peer at the source and the target tables stay as they are",
+        "remove the peer at the source (remove_peer), which keeps each log since; or start a run of the same path",
+    ),
+}
+"""What the states of a run to which a source replicates mean that differ from those of other runs."""
 _OF_KIND: Mapping[RunKind, Mapping[StateName, Kind]] = {
     "stream": OF_STREAMS, "keep": OF_KEEPING, "replication": OF_REPLICATION,
-    "setup": OF_SETUPS,
+    "setup": OF_SETUPS, "receive": OF_RECEIVING,
 }  # fmt: skip
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from walferry import clock
 from walferry.ledger import RunLedger
+from walferry.ledger.rows import RunKind
 from walferry.run.notes.throttle import throttle_of, throttle_text
 from walferry.run.notes.watched_replication import watched
 from walferry.run.phases import steps
@@ -15,6 +17,7 @@ from walferry.run.progress.exposure import Exposure, exposure_of, unwatched_time
 from walferry.run.progress.lag import LagSplit, ahead_of, lag_by_group, lag_of, lag_split
 from walferry.run.progress.missing_numbers import counted
 from walferry.run.progress.moments import Moments, moments_of
+from walferry.run.progress.receiving import received_per_second, receiving_shown
 from walferry.run.progress.requests import requests_of
 from walferry.run.progress.state import state_of
 from walferry.run.progress.status_model import (
@@ -29,6 +32,8 @@ from walferry.run.progress.write_stop import write_stop_of
 from walferry.run.recorded_spec import source_tables
 from walferry.run.spec import Throttle
 
+_WITHOUT_PHASES: Mapping[RunKind, str] = {"replication": "watch", "receive": "receive"}
+"""what is shown for the phase of runs that have none"""
 SLOWEST = 20
 """WAL groups whose lags are told, the longest ones"""
 
@@ -65,12 +70,12 @@ def _status(ledger: RunLedger) -> Status:
         whom=state.whom,
         since_ms=state.since_ms,
         ended=run.state != "running",
-        phase=state.phase or ("watch" if run.kind == "replication" else "not started"),
+        phase=state.phase or _WITHOUT_PHASES.get(run.kind, "not started"),
         error=state.error or None,
         error_class=state.error_class or None,
         percent=100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
-        edits_applied=ledger.rounds.totals().cells + window["cells"],
-        edits_per_second=round(edits_per_second(ledger), 1) if run.state == "running" else 0.0,
+        edits_applied=_applied(ledger, window["cells"]),
+        edits_per_second=_rate(ledger),
         backlog_bytes=backlog,
         open_logs=sum(1 for file in waiting if file.state == "open"),
         lag_seconds=lag.seconds,
@@ -92,8 +97,23 @@ def _status(ledger: RunLedger) -> Status:
         counted_numbers=tuple(counted(ledger)),
         moments=_moments(moments_of(ledger)) if run.kind == "keep" and run.state == "running" else None,
         batch=batch,
+        receiving=receiving_shown(ledger),
         eta_seconds=eta if state.name in ("catching up", "draining") else None,
     )
+
+
+def _applied(ledger: RunLedger, of_window: int) -> int:
+    """Cells that were applied, or sent."""
+    if ledger.record.kind == "receive":
+        return sum(total.cells for total in ledger.received.totals())
+    return ledger.rounds.totals().cells + of_window
+
+
+def _rate(ledger: RunLedger) -> float:
+    run = ledger.record
+    if run.state != "running":
+        return 0.0
+    return round(received_per_second(ledger) if run.kind == "receive" else edits_per_second(ledger), 1)
 
 
 def _not_shipped(ledger: RunLedger) -> int:
@@ -179,6 +199,11 @@ def status_line(now: Status) -> str:
         return (
             f"Not shipped: {now.backlog_bytes / 1e6:.1f}MB; Time: {now.elapsed_seconds:.0f}s; Lag: {lag}; "
             f"State: {now.state}"
+        )
+    if now.kind == "receive":
+        return (
+            f"Applied: {now.edits_applied}, {now.edits_per_second:.1f}/s; Time: {now.elapsed_seconds:.0f}s; "
+            f"Lag: {lag}; State: {now.state}; ETA: {eta}"
         )
     if now.kind in ("restore", "setup"):  # which follow no log
         took = f"Time: {now.elapsed_seconds:.0f}s; State: {now.state}; ETA: {eta}"

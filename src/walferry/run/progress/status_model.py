@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from walferry.ledger.rows import RunKind
 from walferry.run.phases import Waits
 from walferry.run.progress.batch_progress import BatchProgress
+from walferry.run.progress.receiving import ReceivingShown
 from walferry.run.progress.requests import RequestRate
 from walferry.run.progress.states import Colour, StateName
 
@@ -128,6 +129,9 @@ class RunShown(BaseModel):
         description="times in which the source's log was not looked at, oldest first"
     )
     counted_numbers: tuple[CountedShown, ...] = Field(description="missing numbers that shut no gate, by table")
+    receiving: ReceivingShown | None = Field(
+        description="what a run of kind `receive` was sent, and by which processes; null for other runs"
+    )
 
 
 class Status(RunShown):

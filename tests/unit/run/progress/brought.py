@@ -8,6 +8,7 @@ import pytest
 
 from unit.migration.filled_ledger import FILE, GROUP, compared
 from unit.migration.pair_ledger import differs, one_pass
+from unit.run.progress.received_ledger import receive
 from walferry import clock
 from walferry.errors import TransientError
 from walferry.ledger import (
@@ -158,6 +159,8 @@ def brought_to(run: RunLedger, name: StateName) -> State:
         case "differing":
             finish(run, "pass")
             one_pass(run, differs(b"a"))
+        case "receiving" | "idle" | "refusing" | "no receiver":
+            receive(run, name)
         case "done" | "aborted":
             run.end(name, "kim", "because")
     return state_of(run)

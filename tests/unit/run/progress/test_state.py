@@ -64,7 +64,10 @@ def test_a_run_that_is_done_names_rows_that_differ_for_a_known_cause(run: RunLed
     assert state.next_step.startswith("read `walferry report move`: 2 rows differ, for the reasons")
 
 
-OF_KIND: dict[StateName, RunKind] = {"differing": "pair", "following": "standby", "exposed": "keep"}
+OF_KIND: dict[StateName, RunKind] = {
+    "differing": "pair", "following": "standby", "exposed": "keep", "receiving": "receive", "idle": "receive",
+    "refusing": "receive", "no receiver": "receive",
+}  # fmt: skip
 """states that a migration does not have"""
 
 

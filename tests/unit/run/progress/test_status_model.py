@@ -36,7 +36,7 @@ target_open_ms, throttle.text, throttle.write_bytes, throttle.write_cells, waits
 write_stop_seconds
 """
 """before there was a version"""
-NEW = {"version", "kind", "edits_per_second", "moments"}
+NEW = {"version", "kind", "edits_per_second", "moments", "receiving"}
 
 
 @pytest.mark.usefixtures("still")

@@ -5,15 +5,16 @@ const PAUSE_MS = 2000;
 const byId = (id) => document.getElementById(id);
 const root = document.body.dataset.root;
 
-// Whether the page is that of a stream, of a run that keeps moments, of one that restores one, or of one that watches
-// HBase's own replication.
+// Whether the page is that of a stream, of a run that keeps moments, of one that restores one, of one that watches HBase's
+// own replication, or of one to which a source replicates.
 const kind = document.querySelector("h1")?.dataset.kind;
 const streams = kind === "stream";
 const keeps = kind === "keep";
 const restores = kind === "restore";
 const replicates = kind === "replication";
+const receives = kind === "receive";
 
-export { byId, keeps, replicates, restores, streams };
+export { byId, keeps, receives, replicates, restores, streams };
 
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -26,6 +27,7 @@ export function show(element, visible) {
 // ---- numbers and times
 
 export const count = (n) => (n ?? 0).toLocaleString("en");
+export const rate = (n) => (n < 10 ? n.toFixed(1) : count(Math.round(n)));
 
 export function bytes(n) {
   if (n < 1000) return `${n} B`;

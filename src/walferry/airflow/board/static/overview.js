@@ -16,7 +16,7 @@ live(
       { kind: "link", text: run.run, href: `${document.body.dataset.root}/runs/${encodeURIComponent(run.run)}` },
       { kind: "state", state: run.state, colour: run.colour },
       { kind: "lines", class: "now", list: LOUD.includes(run.colour) && !run.ended ? [run.phase, short(run.cause)] : [run.phase] },
-      ["stream", "keep", "replication"].includes(run.kind) ? "–" : { kind: "done", percent: run.percent }, // it has no end to be near to
+      ["stream", "keep", "replication", "receive"].includes(run.kind) ? "–" : { kind: "done", percent: run.percent }, // it has no end to be near to
       { text: run.lag_seconds === null ? "N/A" : duration(run.lag_seconds), class: "number" },
       { text: bytes(run.backlog_bytes), class: "number" },
       { text: count(run.edits_applied), class: "number" },

@@ -2,18 +2,17 @@
 import { charts } from "./charts.js";
 import { lanes } from "./lanes.js";
 import { passes } from "./passes.js";
+import { receiveTiles, receiving } from "./receiving.js";
 import { replication } from "./replication.js";
-import { answer, bytes, byId, count, duration, fill, keeps, live, pager, pages, prose, replicates, restores, say, show, stateBadge, streams, time } from "./live.js";
+import { answer, bytes, byId, count, duration, fill, keeps, live, pager, pages, prose, rate, receives, replicates, restores, say, show, stateBadge, streams, time } from "./live.js";
 
 const { run, repair } = document.querySelector("h1").dataset;
-const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit", "passes", "queues", "findings"];
+const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit", "passes", "queues", "findings", "processes"];
 
 function path() {
   const query = new URLSearchParams(LISTS.filter((name) => pages[name]).map((name) => [name, pages[name]]));
   return `/api/runs/${encodeURIComponent(run)}?${query}`;
 }
-
-const rate = (n) => (n < 10 ? n.toFixed(1) : count(Math.round(n)));
 
 function writeStop(r) {
   if (r.write_stop_seconds === null) return "";
@@ -64,7 +63,7 @@ function tiles(facts) {
   const lost = facts.gaps.files;
   const held = facts.quarantine.held;
   const exposed = r.log !== null && r.log.time_to_loss_seconds !== null;
-  const list = replicates ? replicationTiles(facts) : keeps ? momentTiles(r) : restores ? restoreTiles(r) : [
+  const list = replicates ? replicationTiles(facts) : receives ? receiveTiles(facts) : keeps ? momentTiles(r) : restores ? restoreTiles(r) : [
     ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
     ...(streams ? [] : [["Done", `${r.percent.toFixed(0)} %`]]),
     [streams ? "Edits sent" : "Edits applied", count(r.edits_applied), "", r.ended ? "" : `${rate(r.edits_per_second)} a second`],
@@ -278,7 +277,7 @@ function head(facts) {
   const ended = r.ended_ms ? `, ended ${time(r.ended_ms)}` : "";
   say(byId("summary"), `Started ${time(r.created_ms)}${ended}, by ${r.owner}.`);
   say(byId("ledger"), `Ledger: ${r.ledger}`);
-  const far = keeps ? "" : streams || replicates ? (r.lag_seconds === null ? "" : `, lag ${duration(r.lag_seconds)}`) : `, ${r.percent.toFixed(0)} %`;
+  const far = keeps ? "" : streams || replicates || receives ? (r.lag_seconds === null ? "" : `, lag ${duration(r.lag_seconds)}`) : `, ${r.percent.toFixed(0)} %`;
   document.title = `${r.run}: ${r.state}${far} – walferry`;
   const news = facts.alarms.filter((alarm) => alarm.kind !== "note").map((alarm) => alarm.text);
   say(byId("status"), [`${r.run} is ${r.state}: ${r.cause}. Next step: ${r.next_step}`, ...news].join(". "));
@@ -302,11 +301,12 @@ live(path, (facts) => {
   cutover(facts.readiness);
   passes(facts.passes);
   if (replicates) replication(facts.replication);
+  else if (receives) receiving(facts.receiving);
   else {
     phases(facts);
     tables(facts);
   }
-  if (!keeps && !restores && !replicates) {
+  if (!keeps && !restores && !replicates && !receives) {
     lanes(facts.lanes);
     pager("lanes", facts.lanes);
     gaps(facts.gaps);

@@ -1,0 +1,158 @@
+"""How fast a source ships a backlog to `walferry receive`, beside HBase's own sink: `python -m bench.receive_speed`,
+or `make bench-receive`.
+
+Two real clusters on this machine. Rows are written while the peer is disabled. Then it is enabled, and the time counts
+until the target has the last row of each region, and by a scan all of them. HBase's sink is the target itself, by a
+peer that leads to it. The contenders take turns; each round has tables of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import psutil
+import typer
+import yaml
+from bench.stream_speed import processor_seconds
+
+from walferry.embedded.cluster import MiniCluster
+from walferry.formats.cells import cell_starts
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase import mutate
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import table_name
+from walferry.hbase.mutate import Cell
+from walferry.hbase.peers import add_disabled_peer, enable_peer
+
+REGIONS, BATCH = 8, 1000
+PATIENCE_SECONDS = 600.0
+
+
+def main(
+    rows: Annotated[int, typer.Option(help="rows to write, one cell each")] = 500_000,
+    value_bytes: Annotated[int, typer.Option(help="bytes of each value")] = 100,
+    rounds: Annotated[int, typer.Option(help="how often each way is timed")] = 3,
+    receivers: Annotated[int, typer.Option(help="processes that receive")] = 1,
+) -> None:
+    """Print one line for each round, and JSON with the best rates."""
+    with tempfile.TemporaryDirectory(prefix="walferry-bench") as folder, ExitStack() as opened:
+        clusters = [
+            opened.enter_context(MiniCluster.start(Path(folder) / side, thrift=False)) for side in ("source", "target")
+        ]
+        source, target = clusters
+        rates: dict[str, list[float]] = {"receive": [], "native": []}
+        for number in range(rounds):
+            for way, found in rates.items():
+                table = f"{way}{number}"
+                seconds, used = shipped_seconds(
+                    Path(folder) / table, source, target, table, rows, value_bytes, receivers * (way == "receive")
+                )
+                found.append(rows / seconds)
+                each = {what: round(1e6 * cost / rows) for what, cost in used.items()}
+                print(f"{way}: {rows} edits, {found[-1]:,.0f}/s; µs of processors each: {each}", flush=True)
+    best = {way: round(max(found)) for way, found in rates.items()}
+    print(json.dumps(best | {"ratio": round(best["receive"] / best["native"], 2)}))
+
+
+def shipped_seconds(
+    folder: Path, source: MiniCluster, target: MiniCluster, table: str, rows: int, value_bytes: int, receivers: int
+) -> tuple[float, dict[str, float]]:
+    """How long it takes until what was written before a peer was enabled is at the target, and what it costs: processor
+    seconds of source, target and receivers. Without receivers, the peer leads to the target."""
+    folder.mkdir()
+    with HBaseClient(source.address) as here, HBaseClient(target.address) as there, ExitStack() as opened:
+        for client in (here, there):
+            borders = tuple(b"row%d" % region for region in range(1, REGIONS))
+            client.create_table(table, {"f": {"REPLICATION_SCOPE": "1"}}, borders)
+        key = f"{target.host}:{target.ports.zookeeper}:{target.address.znode}"
+        processes: list[subprocess.Popen[bytes]] = []
+        if receivers:
+            key = f"{target.host}:{target.ports.zookeeper}:/walferry/receive/{table}"
+            processes = opened.enter_context(receiving(folder, source, target, table, receivers))
+        table_cfs = [pb.TableCF(table_name=table_name(table))]
+        add_disabled_peer(here, table, pb.ReplicationPeer(clusterkey=key, replicate_all=False, table_cfs=table_cfs))
+        opened.callback(here.remove_peer, table)
+        write(here, table, rows, value_bytes)
+        before, began = costs(source, target, processes), time.monotonic()
+        enable_peer(here, table)
+        last = [b"row%d-%09d" % (row % REGIONS, row) for row in range(rows - REGIONS, rows)]
+        deadline = began + PATIENCE_SECONDS
+        while last:
+            last = [row for row in last if not any(there.scan(table, row, row + b"\0"))]
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{table}: {last} did not arrive")
+            time.sleep(0.05)
+        count = sum(len(cell_starts(np.frombuffer(block, np.uint8))) for block in there.scan(table, b"", b""))
+        took = time.monotonic() - began
+        if count != rows:
+            raise SystemExit(f"{table}: {count} of {rows} rows are at the target")
+        after = costs(source, target, processes)
+        return took, {what: after[what] - before[what] for what in after}
+
+
+def costs(source: MiniCluster, target: MiniCluster, processes: list[subprocess.Popen[bytes]]) -> dict[str, float]:
+    """What has used how much of the processors so far, in seconds."""
+    times = [psutil.Process(process.pid).cpu_times() for process in processes]
+    of_receivers = sum(one.user + one.system for one in times)
+    return {
+        "source": processor_seconds(source), "target": processor_seconds(target), "receivers": of_receivers
+    }  # fmt: skip
+
+
+@contextmanager
+def receiving(
+    folder: Path, source: MiniCluster, target: MiniCluster, table: str, count: int
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """So many processes of a run for one table, once they are ready."""
+    sides = {
+        side: {
+            "zookeeper": cluster.address.zookeeper, "webhdfs": cluster.address.webhdfs, "rootdir": cluster.rootdir,
+        }
+        for side, cluster in (("source", source), ("target", target))
+    }  # fmt: skip
+    (folder / "receive.yaml").write_text(yaml.safe_dump({"name": table, "tables": [table], **sides}))
+    environment = os.environ | {"WALFERRY_LEDGER": f"sqlite:///{folder / 'ledger.db'}"}
+    command = [sys.executable, "-m", "walferry.cli", "receive", "receive.yaml", "--host", "127.0.0.1", "--port", "0"]
+    logs = [folder / f"log{number}" for number in range(count)]
+    with ExitStack() as opened:
+        processes = [
+            subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
+            for output in (opened.enter_context(log.open("w")) for log in logs)
+        ]
+        try:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not any("is held by" in log.read_text() for log in logs):
+                if any(process.poll() is not None for process in processes) or time.monotonic() > deadline:
+                    raise SystemExit("".join(log.read_text() for log in logs))
+                time.sleep(0.2)
+            yield processes
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait()
+
+
+def write(client: HBaseClient, table: str, rows: int, value_bytes: int) -> None:
+    """Write rows of one cell each, spread over the regions."""
+    value = b"v" * value_bytes
+    for first in range(0, rows, BATCH):
+        mutations = [
+            mutate.put(b"row%d-%09d" % (row % REGIONS, row), [Cell(b"", b"f", b"q", value)])
+            for row in range(first, min(first + BATCH, rows))
+        ]
+        client.mutate(table, mutations)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,3 @@
+from walferry.airflow.dags import hbase_receive
+
+hbase_receive()

@@ -1,0 +1,105 @@
+"""One process of `walferry receive`, from its port to its place in ZooKeeper, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from contextlib import suppress
+
+from walferry.errors import WalferryError
+from walferry.hbase.rpc_server import ReceivedCall, RpcServer
+from walferry.ledger import Ledger
+from walferry.receive.holding import HeldTables
+from walferry.receive.presence import Presence
+from walferry.receive.receiver import AMONG_US, Receiver
+from walferry.receive.standing import Standing
+from walferry.run.receive_spec import ResolvedReceiveSpec
+from walferry.run.run import Run, RunEndedError
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""how often the ledger is asked whether the run has ended, and told how this process is doing"""
+READ_SECONDS = 20.0
+"""within which there must be room for a call in memory"""
+
+
+def serve(run: Run, spec: ResolvedReceiveSpec, stop: threading.Event) -> None:
+    """Receive until `stop` is set.
+
+    The spec's host is the name by which the source's region servers reach this process, and the address that it listens
+    at. Raises RunEndedError once the run has ended, and UsageError if its place in ZooKeeper is another sink's, or the
+    port is taken.
+    """
+    asyncio.run(_serve(run.ledger.whole, run.run_id, spec, stop))
+
+
+async def _serve(ledger: Ledger, run_id: str, spec: ResolvedReceiveSpec, stop: threading.Event) -> None:
+    host = spec.host or socket.getfqdn()
+    receiver: asyncio.Future[Receiver] = asyncio.get_running_loop().create_future()
+
+    async def handle(call: ReceivedCall) -> bytes:
+        return await (await asyncio.shield(receiver)).handle(call)
+
+    server = RpcServer(
+        handle,
+        host=host,
+        port=spec.port,
+        memory_bytes=spec.receive.memory,
+        read_seconds=READ_SECONDS,
+        apart={AMONG_US: spec.receive.memory},
+    )
+    bound = await server.start()
+    try:
+        with (
+            Run(ledger, run_id) as target_of,
+            Presence(target_of.target_address(), spec.path, target_of.target.cluster_id(), host, bound) as presence,
+            Run(ledger, run_id, presence.server) as run,
+        ):
+            run.ledger.objects.made("target", "sink", spec.path)
+            standing = Standing(presence.server)
+            tables = HeldTables(run, lambda: [presence.server, *presence.others()], presence.server)
+            handler = Receiver(run, tables, standing)
+            receiver.set_result(handler)
+            presence.show()
+            tables.begin()
+            try:
+                await _until_ended(run, server, standing, tables, stop)
+            finally:
+                with suppress(WalferryError):  # then the node goes with the session
+                    await asyncio.to_thread(presence.hide)
+                await server.close()
+                await asyncio.to_thread(tables.end)
+                handler.close()
+                with suppress(WalferryError):  # then it counts as gone after a minute
+                    await asyncio.to_thread(run.ledger.received.beat, standing.row("left", (), 0))
+    finally:
+        await server.close()
+
+
+async def _until_ended(
+    run: Run, server: RpcServer, standing: Standing, tables: HeldTables, stop: threading.Event
+) -> None:
+    """Wait, and tell the ledger how this process is doing. Raises RunEndedError once the run has ended."""
+    while not stop.is_set():
+        told = asyncio.ensure_future(asyncio.to_thread(_tell, run, standing, tables, server.held_bytes))
+        while not (stop.is_set() or told.done()):  # the ledger may hang
+            await asyncio.wait({told}, timeout=LOOK_SECONDS)
+        if told.done():
+            told.result()
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _tell(run: Run, standing: Standing, tables: HeldTables, held_bytes: int) -> None:
+    """Tell the ledger how this process is doing. Raises RunEndedError once the run has ended."""
+    try:
+        record = run.ledger.record
+        if record.state == "running":
+            run.ledger.received.beat(standing.row("serving", tables.held, held_bytes))
+            return
+    except WalferryError as error:  # also of a run that ends at this moment, which the next look finds
+        log.warning("the ledger is not told how this process is doing: %s", error)
+        return
+    raise RunEndedError(f"{run.run_id} was {record.state}: {record.outcome or 'no reason given'}", run=run.run_id)

@@ -1,0 +1,49 @@
+"""How a receiver is doing, as its calls leave it and as the ledger shows it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from walferry.clock import now_ms
+from walferry.ledger.received import Receiver as ReceiverRow
+from walferry.ledger.received import ReceiverState
+
+
+class Standing:
+    """What a process has done so far. Thread-safe."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self._lock = threading.Lock()
+        self._since_ms = now_ms()
+        self._calls = self._refused = 0
+        self._refusal = ""
+        self._refusal_ms: int | None = None
+
+    def begun(self) -> None:
+        """A call has come."""
+        with self._lock:
+            self._calls += 1
+
+    def refused(self, why: str) -> None:
+        """A call was refused."""
+        with self._lock:
+            self._refused += 1
+            self._refusal, self._refusal_ms = why, now_ms()
+
+    def row(self, state: ReceiverState, tables: Collection[str], held_bytes: int) -> ReceiverRow:
+        """For the ledger."""
+        with self._lock:
+            return ReceiverRow(
+                server=self.server,
+                state=state,
+                since_ms=self._since_ms,
+                at_ms=now_ms(),
+                tables=frozenset(tables),
+                calls=self._calls,
+                refused=self._refused,
+                held_bytes=held_bytes,
+                last_refusal=self._refusal,
+                last_refusal_ms=self._refusal_ms,
+            )

@@ -1,0 +1,173 @@
+"""Receivers as processes of their own, between a source that replicates natively and a target."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import yaml
+
+from integration.migration.command import COMMAND, environment
+from integration.migration.moves import cluster_keys, content, unique
+from integration.replication.native import REPLICATED, native_peer
+from walferry.clock import now_ms
+from walferry.embedded.cluster import MiniCluster
+from walferry.errors import WalferryError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell, delete_column, delete_row
+from walferry.hbase.rpc import RpcConnection
+from walferry.ledger import Ledger
+from walferry.ledger.received import Received, ReceivedTotal, Receiver
+
+SPLITS = [b"row3", b"row6"]
+
+
+@dataclass
+class Receivers:
+    """A run, and the processes that serve it."""
+
+    source: MiniCluster
+    target: MiniCluster
+    folder: Path
+    tables: Sequence[str]
+    name: str
+    opened: ExitStack
+    peer: str = ""
+    """the source's, that leads to them"""
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """One more process. Returns once it is listed in ZooKeeper."""
+        number, before = len(self.processes), len(self.servers())
+        with (self.folder / f"out{number}").open("w") as out, (self.folder / f"err{number}").open("w") as err:
+            command = [*COMMAND, "receive", "receive.yaml", "--host", "127.0.0.1", "--port", "0"]
+            process = subprocess.Popen(command, cwd=self.folder, env=environment(self.folder), stdout=out, stderr=err)
+        self.processes.append(process)
+        deadline = time.monotonic() + 60
+        while len(self.servers()) == before:
+            assert process.poll() is None, (self.folder / f"err{number}").read_text()
+            assert time.monotonic() < deadline, "the receiver is not listed"
+            time.sleep(0.2)
+        return process
+
+    def servers(self) -> list[str]:
+        """The region servers that a source sees."""
+        with HBaseClient(self.target.address) as client:
+            path = f"/walferry/receive/{self.name}/rs"
+            return client.zk.get_children(path) if client.zk.exists(path) else []
+
+    def said(self) -> str:
+        """What all processes have logged."""
+        return "".join(path.read_text() for path in sorted(self.folder.glob("err*")))
+
+    def send(self, parameter: bytes, cells: bytes) -> None:
+        """Send a call to the first process, as a source's server does."""
+        host, port, _ = self.servers()[0].split(",")
+        connection = RpcConnection(f"{host}:{port}", "AdminService")
+        with closing(connection):
+            connection.call("ReplicateWALEntry", parameter, pb.ReplicateWALEntryResponse, cells)
+
+    def _received(self) -> Received:
+        ledger = Ledger.open(f"sqlite:///{self.folder / 'ledger.db'}", create=False)
+        self.opened.callback(ledger.close)
+        return ledger.of(next(run.run_id for run in ledger.runs() if run.name == self.name)).received
+
+    def serving(self) -> list[Receiver]:
+        """The processes that serve, as the ledger shows them."""
+        return [process for process in self._received().receivers() if process.serves(now_ms())]
+
+    def totals(self) -> dict[str, ReceivedTotal]:
+        """What the ledger has of each target table."""
+        return {total.table: total for total in self._received().totals()}
+
+    def equal(self, deadline_s: float = 120.0) -> None:
+        """Wait until both sides have the same. Read by a client of HBase, not by what receives."""
+        deadline = time.monotonic() + deadline_s
+        for table in self.tables:
+            while (here := content(self.source, table)) != (there := content(self.target, table)):
+                if time.monotonic() > deadline:
+                    differing = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+                    shown = [(key, here.get(key), there.get(key)) for key in differing[:5]]
+                    raise AssertionError(f"{table}: {len(differing)} cells differ: {shown}\n{self.said()[-3000:]}")
+                time.sleep(1)
+
+    def abort(self) -> subprocess.CompletedProcess[str]:
+        """End the run by the command."""
+        command = [*COMMAND, "abort", f"{self.name}-1", "--reason", "the test is over"]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment(self.folder), capture_output=True, text=True, timeout=120
+        )
+
+    def stop(self) -> None:
+        """End all processes, in order if they can."""
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGCONT)
+                process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def receivers(
+    source: MiniCluster, target: MiniCluster, folder: Path, count: int = 2, tables: int = 2, **config: Any
+) -> Iterator[Receivers]:
+    """Tables on both sides, so many receivers, and a peer of the source that leads to them."""
+    names = [unique("received") for _ in range(tables)]
+    name = unique("receive_")
+    keys = {"name": name, "tables": names, "source": cluster_keys(source), "target": cluster_keys(target)}
+    (folder / "receive.yaml").write_text(yaml.safe_dump(keys))
+    with ExitStack() as opened:
+        for cluster in (source, target):
+            client = opened.enter_context(HBaseClient(cluster.address))
+            for table in names:
+                client.create_table(table, {"d": REPLICATED | {"VERSIONS": "3"}, "e": REPLICATED}, SPLITS)
+                opened.callback(client.delete_table, table)
+                opened.callback(client.disable_table, table)
+        made = Receivers(source, target, folder, names, name, opened)
+        opened.callback(made.stop)
+        for _ in range(count):
+            made.start()
+        key = f"{target.host}:{target.ports.zookeeper}:/walferry/receive/{name}"
+        made.peer = opened.enter_context(native_peer(source, target, names, key=key, **config))
+        yield made
+
+
+def writer(client: HBaseClient, tables: Sequence[str]) -> Any:
+    """Writes all the time: puts, old timestamps, deletes of cells and rows, and two values of the same millisecond."""
+
+    def write(over: Event) -> None:
+        count = 0
+        while not over.is_set():
+            table, row = tables[count % len(tables)], b"row%d%02d" % (count % 10, count // 10 % 50)
+            try:
+                client.put(table, [Cell(row, b"d", b"q", b"%d" % count)])
+                same = 1_000 + count // 500
+                client.put(table, [Cell(row, b"e", b"same", b"first %d" % count, same)])
+                client.put(table, [Cell(row, b"e", b"same", b"second %d" % count, same)])
+                if count % 7 == 3:
+                    client.mutate(table, [delete_column(row, b"d", b"q")])
+                if count % 31 == 5:
+                    client.mutate(table, [delete_row(b"gone%02d" % (count % 50))])
+                if count % 31 == 6:
+                    client.put(table, [Cell(b"gone%02d" % (count % 50), b"d", b"q", b"%d" % count)])
+                if count % 11 == 0:
+                    client.put(table, [Cell(b"once%07d" % count, b"d", b"q", b"v")])
+            except WalferryError as error:  # a region moves
+                print(f"writer: {error}")
+            count += 1
+
+    return write

@@ -1,0 +1,100 @@
+"""An RpcServer in a thread of its own, for tests that call it or have a real HBase call it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from unit.hbase.rpc_server import receive
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.authentication import PREAMBLE, Simple
+from walferry.hbase.rpc import CODEC_WITH_TAGS, RpcConnection, decode_delimited
+from walferry.hbase.rpc_server import Handler, ReceivedCall, RpcServer
+
+MEMORY = 8 << 20
+
+
+class Served:
+    """A server in a thread of its own, as the tests see it."""
+
+    def __init__(self, server: RpcServer, port: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.server = server
+        self.port = port
+        self.loop = loop
+
+    def connection(self, codec: str | None = CODEC_WITH_TAGS) -> RpcConnection:
+        return RpcConnection(f"127.0.0.1:{self.port}", "AdminService", codec, Simple("alice"))
+
+    def plain(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def greeted(self, compressor: str | None = None) -> socket.socket:
+        """A connection that has said who it is."""
+        sock = self.plain()
+        content = pb.ConnectionHeader(
+            service_name="AdminService", cell_block_codec_class=CODEC_WITH_TAGS, cell_block_compressor_class=compressor
+        )
+        body = content.SerializeToString()
+        sock.sendall(PREAMBLE + b"\x50" + len(body).to_bytes(4, "big") + body)
+        return sock
+
+    def await_held(self, held: Callable[[int], bool]) -> None:
+        await_true(lambda: held(self.server.held_bytes))
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def serving(
+    handle: Handler, memory_bytes: int = MEMORY, read_seconds: float = 20.0, apart: Mapping[str, int] | None = None
+) -> Iterator[Served]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def start() -> tuple[RpcServer, int]:
+        server = RpcServer(
+            handle, host="127.0.0.1", port=0, memory_bytes=memory_bytes, read_seconds=read_seconds, apart=apart
+        )
+        return server, await server.start()
+
+    server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
+    try:
+        yield Served(server, port, loop)
+    finally:
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result(20)
+        left = asyncio.all_tasks(loop)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(20)
+        loop.close()
+        assert not [task for task in left if not task.done()]
+
+
+async def echo(call: ReceivedCall) -> bytes:
+    """Answers the bytes of cells that came."""
+    return bytes(pb.CellBlockMeta(length=len(call.cells)).SerializeToString())
+
+
+def answer_of(sock: socket.socket) -> tuple[pb.ResponseHeader, bytes]:
+    frame = memoryview(receive(sock, int.from_bytes(receive(sock, 4), "big")))
+    header, position = decode_delimited(frame, 0, pb.ResponseHeader)
+    return header, bytes(frame[position:])
+
+
+def ended(sock: socket.socket) -> bool:
+    """Whether the server closes the connection, whatever it says before."""
+    try:
+        while sock.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+    return True

@@ -1,0 +1,101 @@
+"""The spec of a run that receives: its keys, those that mean nothing here, and what the ledger has of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.migration.filled_ledger import CLUSTER, SPEC
+from walferry.errors import UsageError
+from walferry.hbase.writer_kind import WriterKind
+from walferry.ledger import Ledger
+from walferry.run.given_spec import load_receive_spec, parse_keys, resolve_receive
+from walferry.run.receive_spec import DEFAULT_PORT, ReceiveSpec, Receiving, ResolvedReceiveSpec
+from walferry.run.recorded_spec import spec_of
+from walferry.run.spec import Cluster, Options
+
+EXAMPLE = Path(__file__).parents[3] / "receive.example.yaml"
+OF_A_RUN = ("name", "source", "target", "tables", "max_lag", "receive")
+
+
+def resolved(**keys: Any) -> ResolvedReceiveSpec:
+    def unknown(connection: str) -> Cluster:
+        raise AssertionError(connection)
+
+    return resolve_receive(parse_keys(ReceiveSpec, SPEC | keys, origin="receive.yaml"), unknown)
+
+
+@pytest.mark.parametrize("key", sorted(Options.model_fields.keys() - set(OF_A_RUN)))
+def test_a_migrations_key_that_does_nothing_here_is_refused_even_with_its_default(key: str) -> None:
+    default = Options().model_dump(mode="json")[key]
+    with pytest.raises(UsageError, match=f"{key}: a run that receives has no use for it: leave it out"):
+        parse_keys(ReceiveSpec, SPEC | {key: default}, origin="receive.yaml")
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"receive": {"path": "walferry/receive/x"}}, "receive.path: give a whole path"),
+        ({"receive": {"path": "/a//b"}}, "receive.path: give a whole path"),
+        ({"receive": {"path": "/a/"}}, "receive.path: give a whole path"),
+        ({"receive": {"path": "/a:b"}}, "receive.path: give a whole path"),
+        ({"receive": {"path": "/walferry"}}, "receive.path: walferry has other nodes there"),
+        ({"receive": {"path": "/walferry/leases/orders"}}, "receive.path: walferry has other nodes there"),
+        ({"receive": {"path": "/hbase"}}, "receive.path: /hbase is the target's own node"),
+        ({"receive": {"path": "/hbase/rs"}}, "receive.path: /hbase/rs is the target's own node"),
+        ({"receive": {"memory": "63MiB"}}, "receive.memory: "),
+        ({"receive": {"memory": "much"}}, "receive.memory: "),
+        ({"receive": {"host": "a"}}, "receive.host: unknown key"),
+        ({"host": "a"}, "host: unknown key"),
+        ({"tables": []}, "tables: "),
+    ],
+)
+def test_a_key_that_does_not_fit_is_named(keys: dict[str, Any], fault: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        resolved(**keys)
+    assert fault in str(refused.value)
+
+
+def test_the_example_has_every_key() -> None:
+    spec = load_receive_spec(EXAMPLE)
+    assert spec.model_fields_set == set(OF_A_RUN)
+    assert spec.receive.model_fields_set == set(Receiving.model_fields)
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    spec = resolved()
+    assert (spec.path, spec.receive.memory) == ("/walferry/receive/move", 512 << 20)
+    assert (spec.host, spec.port, spec.writer_kind) == (None, DEFAULT_PORT, WriterKind.RPC)
+
+
+def test_the_peer_finds_the_run_below_its_path_in_the_targets_zookeeper() -> None:
+    target = CLUSTER | {"zookeeper": "z1:2181,z2:2181", "znode": "/hbase-east"}
+    assert resolved(target=target).cluster_key == "z1,z2:2181:/walferry/receive/move"
+    spec = resolved(target=target | {"zookeeper": "z1:2181,z2:2182"}, receive={"path": "/other"})
+    assert spec.cluster_key == "z1:2181,z2:2182:2181:/other"
+
+
+def test_what_is_recorded_is_what_all_processes_share(tmp_path: Path) -> None:
+    tables = [{"source": "a", "target": "b"}]
+    spec = resolved(tables=tables, max_lag=9, receive={"memory": "64MiB"}).at("here.example", 0)
+    recorded = spec.as_recorded()
+    assert recorded.keys() == set(OF_A_RUN)
+    assert recorded["receive"] == {"path": "/walferry/receive/move"}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = ledger.open_run(spec.name, "me", recorded, "me", "receive")
+        read = spec_of(run)
+        assert isinstance(read, ResolvedReceiveSpec)
+        assert (read.tables, read.max_lag, read.path) == (spec.tables, 9, spec.path)
+        assert (read.host, read.receive.memory) == (None, 512 << 20)
+        other = resolved(tables=tables, max_lag=10, receive={"memory": "1GiB"}).at("there.example", 7)
+        assert ledger.open_run(spec.name, "me", other.as_recorded(), "me", "receive").run_id == run.run_id
+        moved = resolved(tables=tables, receive={"path": "/other"}).as_recorded()
+        with pytest.raises(UsageError, match=r"another spec \(receive.path\)"):
+            ledger.open_run(spec.name, "me", moved, "me", "receive")
+
+
+def test_a_process_listens_where_its_options_say() -> None:
+    here = resolved().at("here.example", 0)
+    assert (here.host, here.port, here.path) == ("here.example", 0, "/walferry/receive/move")
