@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from ast import literal_eval
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from integration.migration.moves import cluster_keys, spark, visible
+from integration.migration.moves import cluster_keys, content, spark, visible
 from integration.receive.receivers import Receivers, receivers, writer
 from integration.replication.fed_pair import spec_of_pair
 from integration.replication.native import await_row, native_peer
@@ -20,6 +21,7 @@ from walferry.embedded.cluster import MiniCluster
 from walferry.formats.cells import encode_cell
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
+from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger
 from walferry.migration.pairs import pair_pass
 from walferry.migration.pairs.pair_pass import open_pair, verify_pair
@@ -177,3 +179,42 @@ def test_a_receiver_that_is_stopped_for_two_minutes_applies_nothing_old_afterwar
         os.kill(two.processes[0].pid, signal.SIGCONT)
         time.sleep(10)
     two.equal(180)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("serial", [True, False])
+def test_moves_a_killed_server_of_the_source_and_a_sink_that_hangs_lose_nothing_unnamed(
+    source: MiniCluster, target: MiniCluster, at_source: HBaseClient, victim: Server, tmp_path: Path, serial: bool
+) -> None:
+    with receivers(source, target, tmp_path, serial=serial) as two, HBaseClient(target.address) as there:
+        with beside(writer(at_source, two.tables), "writer"):
+            for number in range(8):
+                for table in two.tables:
+                    regions = at_source.regions(table)
+                    region = regions[number % len(regions)]
+                    at_source.move_region(region, next(one for one in at_source.servers() if one != region.server))
+                time.sleep(1)
+            os.kill(target.pids["hbase"], signal.SIGSTOP)  # with its ZooKeeper, whose sessions last a little longer
+            time.sleep(5)
+            os.kill(target.pids["hbase"], signal.SIGCONT)
+            time.sleep(3)
+            source.kill_region_server(1)
+            time.sleep(20)
+        spec = ResolvedReplicateSpec.model_validate({"source": cluster_keys(source), "target": None, "peer": two.peer})
+        ship_all(spec, 360)
+        late = sum(total.late for total in two.totals().values())
+        if serial:
+            two.equal(0)
+            assert late == 0
+        for table in two.tables:
+            here, beyond = content(source, table), content(target, table)
+            rows = {
+                literal_eval(key.partition(" ")[0])
+                for key in here.keys() | beyond.keys()
+                if here.get(key) != beyond.get(key)
+            }
+            spans = [
+                (literal_eval(f"b{one.first}"), literal_eval(f"b{one.last}")) for one in dirty.marks(there.zk, table)
+            ]
+            print(f"{table}: {late} edits were late, {len(spans)} marks, {len(rows)} rows differ")
+            assert all(any(first <= row <= last for first, last in spans) for row in rows)
