@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,23 +24,20 @@ import numpy as np
 import psutil
 import typer
 import yaml
-from bench.stream_speed import processor_seconds
+from bench.stream_speed import REGIONS, processor_seconds, write
 
 from walferry.embedded.cluster import MiniCluster
 from walferry.formats.cells import cell_starts
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import mutate
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import table_name
-from walferry.hbase.mutate import Cell
 from walferry.hbase.peers import add_disabled_peer, enable_peer
 
-REGIONS, BATCH = 8, 1000
 PATIENCE_SECONDS = 600.0
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="rows to write, one cell each")] = 500_000,
+    rows: Annotated[int, typer.Option(help="rows to write, one cell each; a multiple of 1,000")] = 500_000,
     value_bytes: Annotated[int, typer.Option(help="bytes of each value")] = 100,
     rounds: Annotated[int, typer.Option(help="how often each way is timed")] = 3,
     receivers: Annotated[int, typer.Option(help="processes that receive")] = 1,
@@ -74,18 +72,20 @@ def shipped_seconds(
         for client in (here, there):
             borders = tuple(b"row%d" % region for region in range(1, REGIONS))
             client.create_table(table, {"f": {"REPLICATION_SCOPE": "1"}}, borders)
-        key = f"{target.host}:{target.ports.zookeeper}:{target.address.znode}"
+        sink = target.address
         processes: list[subprocess.Popen[bytes]] = []
         if receivers:
-            key = f"{target.host}:{target.ports.zookeeper}:/walferry/receive/{table}"
+            sink = replace(sink, znode=f"/walferry/receive/{table}")
             processes = opened.enter_context(receiving(folder, source, target, table, receivers))
         table_cfs = [pb.TableCF(table_name=table_name(table))]
-        add_disabled_peer(here, table, pb.ReplicationPeer(clusterkey=key, replicate_all=False, table_cfs=table_cfs))
+        add_disabled_peer(
+            here, table, pb.ReplicationPeer(clusterkey=sink.cluster_key, replicate_all=False, table_cfs=table_cfs)
+        )
         opened.callback(here.remove_peer, table)
         write(here, table, rows, value_bytes)
         before, began = costs(source, target, processes), time.monotonic()
         enable_peer(here, table)
-        last = [b"row%d-%09d" % (row % REGIONS, row) for row in range(rows - REGIONS, rows)]
+        last = [b"row%d-row-%d" % (row % REGIONS, row) for row in range(rows - REGIONS, rows)]
         deadline = began + PATIENCE_SECONDS
         while last:
             last = [row for row in last if not any(there.scan(table, row, row + b"\0"))]
@@ -141,17 +141,6 @@ def receiving(
                 process.terminate()
             for process in processes:
                 process.wait()
-
-
-def write(client: HBaseClient, table: str, rows: int, value_bytes: int) -> None:
-    """Write rows of one cell each, spread over the regions."""
-    value = b"v" * value_bytes
-    for first in range(0, rows, BATCH):
-        mutations = [
-            mutate.put(b"row%d-%09d" % (row % REGIONS, row), [Cell(b"", b"f", b"q", value)])
-            for row in range(first, min(first + BATCH, rows))
-        ]
-        client.mutate(table, mutations)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from integration.receive.receivers import receivers, writer
+from integration.receive.receivers import receivers
 from integration.receive.recording import receiving
+from integration.replication.writing import writer
 from versions.conftest import OLDER
 from walferry.background import beside
 from walferry.embedded.cluster import MiniCluster

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -54,6 +55,20 @@ def existing(url: str | None) -> Ledger:
     return open_ledger(url, create=False)
 
 
+@contextmanager
+def ledger_if_any(url: str | None) -> Iterator[Ledger | None]:
+    """The ledger, for a dry run that can do without; None if there is none yet."""
+    from walferry.ledger import NoLedgerError
+
+    try:
+        book = existing(url)
+    except NoLedgerError:
+        yield None
+        return
+    with book:
+        yield book
+
+
 def resolved(spec: Path, *, pair: bool = False) -> ResolvedSpec:
     from walferry.run.given_spec import environment_connection, load_pair_spec, load_spec, refuse_window, resolve
 
@@ -95,6 +110,19 @@ def tracked(items: Iterable[T], what: str, total: int | None = None) -> Iterable
 
     err = Console(stderr=True)
     return track(items, what, total=total, console=err, disable=not err.is_terminal, transient=True)
+
+
+def print_versions(plan: Any) -> None:
+    """Print version and cluster id of a plan's source and target."""
+    print(f"source: HBase {plan.source_version}, cluster {plan.source_cluster_id}")
+    print(f"target: HBase {plan.target_version}, cluster {plan.target_cluster_id}")
+
+
+def print_findings(findings: Iterable[Any], refusal: str) -> None:
+    """Print a plan's findings, a line each, but for those of the level `refusal`, which are in the error at the end."""
+    for finding in findings:
+        if finding.level != refusal:
+            print(f"{finding.level}: {finding.subject}: {finding.message}")
 
 
 def print_json(value: Any) -> None:

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walferry.cli.options import AsJson, DryRun, LedgerUrl, existing, owner, print_json
+from walferry.cli.options import (
+    AsJson,
+    DryRun,
+    LedgerUrl,
+    ledger_if_any,
+    owner,
+    print_findings,
+    print_json,
+    print_versions,
+)
 from walferry.process import open_ledger
 
 if TYPE_CHECKING:
@@ -49,7 +58,7 @@ def receive(
 
     wanted = resolve_receive(load_receive_spec(spec), environment_connection).at(host or socket.getfqdn(), port)
     if dry_run:
-        with _ledger_if_any(ledger) as known:
+        with ledger_if_any(ledger) as known:
             run = None if known is None else unfinished(known, wanted.name)
         found = examine(wanted)
         if as_json:
@@ -66,25 +75,9 @@ def receive(
         _serve(book, found, wanted, as_json)
 
 
-@contextmanager
-def _ledger_if_any(url: str | None) -> Iterator[Ledger | None]:
-    from walferry.ledger import NoLedgerError
-
-    try:
-        book = existing(url)
-    except NoLedgerError:
-        yield None
-        return
-    with book:
-        yield book
-
-
 def _print_plan(found: ReceivePlan, wanted: ResolvedReceiveSpec) -> None:
-    print(f"source: HBase {found.source_version}, cluster {found.source_cluster_id}")
-    print(f"target: HBase {found.target_version}, cluster {found.target_cluster_id}")
-    for finding in found.findings:
-        if finding.level != "stop":  # refusals are in the error at the end
-            print(f"{finding.level}: {finding.subject}: {finding.message}")
+    print_versions(found)
+    print_findings(found.findings, "stop")
     _print_peer(found, wanted)
 
 

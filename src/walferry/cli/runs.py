@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +24,9 @@ from walferry.cli.options import (
     Yes,
     existing,
     owner,
+    print_findings,
     print_json,
+    print_versions,
     require_idle_name,
     resolved,
 )
@@ -48,8 +50,7 @@ def plan(spec: SpecFile, as_json: AsJson = False) -> None:
     if as_json:
         print_json(asdict(found))
     else:
-        print(f"source: HBase {found.source_version}, cluster {found.source_cluster_id}")
-        print(f"target: HBase {found.target_version}, cluster {found.target_cluster_id}")
+        print_versions(found)
         for identity in found.identities:
             print(identity)
         for table in found.tables:
@@ -59,9 +60,7 @@ def plan(spec: SpecFile, as_json: AsJson = False) -> None:
                 f"families {', '.join(table.families)}"
             )
         print(f"write-ahead log: {amount(found.wal_files, 'file')}, {found.wal_bytes / 1e6:.1f} MB")
-        for finding in found.findings:
-            if finding.level != "refuse":  # refusals are in the error at the end
-                print(f"{finding.level}: {finding.subject}: {finding.message}")
+        print_findings(found.findings, "refuse")
     require(found)
 
 
@@ -380,11 +379,7 @@ def _abort_setup(book: Ledger, record: RunRecord, reason: str, dry_run: bool, as
     if as_json:
         print_json({"run": record.run_id, "dry_run": dry_run, **facts})
     else:
-        removed = ", ".join(facts["removed"]) or "nothing"
-        did = f"would abort {record.run_id} and put back" if dry_run else f"{record.run_id} aborted; put back"
-        print(f"{did}: {removed}")
-        for one in facts["stays"]:
-            print(f"{'would stay' if dry_run else 'stays'}: {one}")
+        _print_aborted(record.run_id, dry_run, ("put back", "put back"), facts["removed"], facts["stays"])
         for one in facts["left"]:
             print(f"would not put back: {one}" if dry_run else f"not put back: {one}")
     if facts["left"] and not dry_run:
@@ -407,15 +402,21 @@ def _abort_receive(book: Ledger, record: RunRecord, reason: str, dry_run: bool, 
         facts = asdict(done) | {"peers": source.peers, "peers_unknown": source.unknown}
         print_json({"run": record.run_id, "dry_run": dry_run, **facts})
     else:
-        removed = ", ".join(done.removed) or "nothing"
-        did = f"would abort {record.run_id} and remove" if dry_run else f"{record.run_id} aborted; removed"
-        print(f"{did}: {removed}")
-        for one in done.stays:
-            print(f"{'would stay' if dry_run else 'stays'}: {one}")
+        _print_aborted(record.run_id, dry_run, ("remove", "removed"), done.removed, done.stays)
         for one in done.left:
             print(f"not removed: {one}")
     if done.left:
         raise typer.Exit(1)
+
+
+def _print_aborted(
+    run_id: str, dry_run: bool, verb: tuple[str, str], removed: Sequence[str], stays: Sequence[str]
+) -> None:
+    """Print what became of a run's objects, or would become of them. `verb`: for a dry run, and for what was done."""
+    did = f"would abort {run_id} and {verb[0]}" if dry_run else f"{run_id} aborted; {verb[1]}"
+    print(f"{did}: {', '.join(removed) or 'nothing'}")
+    for one in stays:
+        print(f"{'would stay' if dry_run else 'stays'}: {one}")
 
 
 def _lost(kind: RunKind, can: str) -> str:

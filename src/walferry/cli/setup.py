@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walferry.cli.options import AsJson, DryRun, LedgerUrl, RunName, existing, owner, print_json, require_idle_name
+from walferry.cli.options import (
+    AsJson,
+    DryRun,
+    LedgerUrl,
+    RunName,
+    existing,
+    ledger_if_any,
+    owner,
+    print_findings,
+    print_json,
+    print_versions,
+    require_idle_name,
+)
 from walferry.errors import WalferryError
 from walferry.process import open_ledger
 
@@ -58,32 +69,20 @@ def _plan(wanted: ResolvedSetupSpec, ledger: str | None, as_json: bool) -> None:
     from walferry.migration.setup.setup_plan import as_facts, examine, require
     from walferry.settings import LogTimes
 
-    with _ledger_if_any(ledger) as book:
+    with ledger_if_any(ledger) as book:
         if book is not None and _told_of_known(book, wanted, as_json):
             return
         found = examine(wanted, book, LogTimes.read().keep_hours)
     if as_json:
         print_json(as_facts(found))
     else:
-        print(f"source: HBase {found.found.source_version}, cluster {found.found.source_cluster_id}")
-        print(f"target: HBase {found.found.target_version}, cluster {found.found.target_cluster_id}")
-        for finding in found.found.findings:
-            if finding.level != "refuse":  # refusals are in the error at the end
-                print(f"{finding.level}: {finding.subject}: {finding.message}")
+        print_versions(found.found)
+        print_findings(found.found.findings, "refuse")
         for note in found.notes:
             print(f"note: {note}")
         for step in found.steps:
             print(f"would {step}" if not step.startswith("(") else step)
     require(found)
-
-
-def _ledger_if_any(url: str | None) -> Any:
-    from walferry.ledger import NoLedgerError
-
-    try:
-        return existing(url)
-    except NoLedgerError:
-        return nullcontext()
 
 
 def _told_of_known(book: Ledger, wanted: ResolvedSetupSpec, as_json: bool) -> bool:

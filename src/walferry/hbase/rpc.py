@@ -429,9 +429,13 @@ def encode_request(
     header = pb.RequestHeader(call_id=call_id, method_name=method, request_param=True, timeout=timeout_ms)
     if block_bytes := sum(len(buffer) for buffer in cell_block):
         header.cell_block_meta.length = block_bytes
+    return encode_frame(header, request if isinstance(request, bytes) else request.SerializeToString(), cell_block)
+
+
+def encode_frame(header: Message, body: bytes | None, cell_block: Sequence[Buffer] = ()) -> bytes:
+    """A frame of a request or an answer; without a body, that of an exception."""
     head = header.SerializeToString()
-    body = request if isinstance(request, bytes) else request.SerializeToString()
-    parts = [varint(len(head)), head, varint(len(body)), body, *cell_block]
+    parts = [varint(len(head)), head, *(() if body is None else (varint(len(body)), body)), *cell_block]
     return b"".join([LENGTH.pack(sum(len(part) for part in parts)), *parts])
 
 

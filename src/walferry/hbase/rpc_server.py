@@ -26,7 +26,7 @@ from walferry.clock import steady_s
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import DIGEST, KERBEROS, LOGIN_ERROR, PREAMBLE, SIMPLE
-from walferry.hbase.rpc import CODEC_WITH_TAGS, CONNECTION_CALL_ID, decode_delimited, delimited, varint
+from walferry.hbase.rpc import CODEC_WITH_TAGS, CONNECTION_CALL_ID, decode_delimited, delimited, encode_frame
 from walferry.hbase.sockets import LENGTH
 
 log = logging.getLogger(__name__)
@@ -357,7 +357,7 @@ class _Connection:
         try:
             if len(call.cells):
                 _check_readable(self._header)
-            answer = _response(pb.ResponseHeader(call_id=call_id), await self._server.handle(call))
+            answer = encode_frame(pb.ResponseHeader(call_id=call_id), await self._server.handle(call))
         except Exception as error:
             until = error.facts.get("until") if isinstance(error, CallRefusedError) else None
             answer = _refusal(call_id, error, call)
@@ -450,16 +450,9 @@ def _refusal(call_id: int, error: Exception, call: ReceivedCall) -> bytes:
     return _exception(call_id, _IO_EXCEPTION, "internal error of the receiver", False)
 
 
-def _response(header: pb.ResponseHeader, body: bytes | None) -> bytes:
-    """The frame of an answer; without a body, that of an exception."""
-    head = header.SerializeToString()
-    parts = [varint(len(head)), head, *(() if body is None else (varint(len(body)), body))]
-    return b"".join([LENGTH.pack(sum(len(part) for part in parts)), *parts])
-
-
 def _exception(call_id: int, java_class: str, message: str, do_not_retry: bool) -> bytes:
     failure = pb.ExceptionResponse(exception_class_name=java_class, stack_trace=message, do_not_retry=do_not_retry)
-    return _response(pb.ResponseHeader(call_id=call_id, exception=failure), None)
+    return encode_frame(pb.ResponseHeader(call_id=call_id, exception=failure), None)
 
 
 def _text(text: str) -> bytes:

@@ -42,6 +42,10 @@ class Objects:
         with self._store.database.read() as connection:
             return fetch(connection, ClusterObject, objects, *conditions, order=order)
 
+    def left(self, *kinds: ObjectKind) -> list[ClusterObject]:
+        """What of these kinds the run planned or made and has not removed, oldest first."""
+        return [item for item in self.all() if item.kind in kinds and item.state != "removed"]
+
     def of_all_runs(self, kind: ObjectKind) -> list[tuple[str, ClusterObject]]:
         """Objects of a kind that any run planned or made and has not removed, with that run's id, oldest first."""
         objects = self._store.table("objects")

@@ -51,10 +51,12 @@ def apply_entries(holding: Holding, batch: EntryBatch, picked: Entries, deadline
             judged = holding.seen.judge(batch, picked)
         if judged.late.any():
             _mark(holding, batch, picked[judged.late], bool(judged.forgotten.any()))
-        chosen, late = picked[~judged.repeated], judged.late[~judged.repeated]
+        new = ~judged.repeated
+        chosen, late, prints = picked[new], judged.late[new], judged.prints[new]
         refused = _send(holding, batch, chosen, deadline)
         done = _before(batch, chosen, refused)
-        _record(holding, batch, chosen[done], len(picked) - len(chosen), int(late[done].sum()))
+        applied = Applied.of(batch, chosen[done], prints[done])
+        _record(holding, batch, chosen[done], applied, len(picked) - len(chosen), int(late[done].sum()))
     if refused:
         first = refused[0]
         raise RefusedError(
@@ -88,9 +90,8 @@ def _before(batch: EntryBatch, chosen: Entries, refused: Sequence[Refusal]) -> n
     return done
 
 
-def _record(holding: Holding, batch: EntryBatch, done: Entries, repeated: int, late: int) -> None:
+def _record(holding: Holding, batch: EntryBatch, done: Entries, applied: Applied, repeated: int, late: int) -> None:
     """Record what was applied, and remember it."""
-    applied = Applied.of(batch, done)
     row = ReceivedCall(
         table=holding.pair.source,
         entries=len(done),

@@ -70,9 +70,7 @@ def clear(run: Run, *, dry_run: bool = False) -> Cleared:
     """Remove what the processes of an ended run made in the target's ZooKeeper, once they have left; with `dry_run`,
     only name it. Repeat it to remove what was left."""
     done = Cleared()
-    for item in run.ledger.objects.all():
-        if item.kind != "sink" or item.state == "removed":
-            continue
+    for item in run.ledger.objects.left("sink"):
         if user := next(_users(run, item), None):
             done.stays.append(f"{named(item)}: run {user} receives there")
         elif dry_run:

@@ -31,6 +31,7 @@ from walferry.formats.wal import EntryBatch, cluster_ids
 from walferry.hbase.errors import CallQueueFullError, ConnectionFailedError, RegionNotServedError
 from walferry.hbase.rpc import CODEC_WITH_TAGS, ConnectionPool
 from walferry.hbase.rpc_server import CallRefusedError, ReceivedCall
+from walferry.hbase.zookeeper import Server
 from walferry.receive.applying import Entries, apply_entries
 from walferry.receive.calls import BadCallError, ReceivedEntries, entries_of
 from walferry.receive.holding import HeldTables, NotHeldError, OutOfTimeError, not_held
@@ -149,7 +150,8 @@ class Receiver:
 
     async def _attempt(self, one: _UnderWay, received: ReceivedEntries, edits: _Edits) -> dict[str, Entries]:
         """Apply what this process holds, and pass on the rest. Returns what was not applied, since nobody was ready."""
-        here = {table: picked for table, picked in edits.items() if table in self._tables.held}
+        held = self._tables.held
+        here = {table: picked for table, picked in edits.items() if table in held}
         elsewhere = edits.keys() - here.keys() if not one.among_us else set()
         by_holder: defaultdict[str, dict[str, Entries]] = defaultdict(dict)
         for table, holder in zip(elsewhere, await self._holders(one, elsewhere), strict=True):
@@ -202,7 +204,6 @@ class Receiver:
         """Have another process apply the edits of its tables. Returns these, or nothing if it is not ready."""
         picked = np.sort(np.concatenate(list(edits.values())))
         parameter, cells = await _in(self._reading, received.call_of, picked)
-        host, port, _ = holder.split(",")
         seconds = one.deadline - steady_s()
         if seconds <= 0:
             raise one.out_of_time()
@@ -210,7 +211,7 @@ class Receiver:
             await _in(
                 self._passing,
                 partial(self._others.call, codec=CODEC_WITH_TAGS, timeout_s=seconds),
-                f"{host}:{port}", AMONG_US, SHIPMENT[1], parameter, pb.ReplicateWALEntryResponse, cells,
+                Server.parse(holder).address, AMONG_US, SHIPMENT[1], parameter, pb.ReplicateWALEntryResponse, cells,
             )  # fmt: skip
         except (RegionNotServedError, ConnectionFailedError, CallQueueFullError) as error:
             one.waits = f"{holder} is not ready for {', '.join(sorted(edits))}: {error}"

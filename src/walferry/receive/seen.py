@@ -41,6 +41,7 @@ class Judged:
     repeated: Mask  # this entry was applied before, or precedes itself in the call
     late: Mask  # it comes after entries of its region with higher numbers, and is not known to be applied
     forgotten: Mask  # late, and so old that it may have been applied
+    prints: Int64s  # for `Applied.of`
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +57,10 @@ class Applied:
         return len(self.numbers)
 
     @classmethod
-    def of(cls, batch: EntryBatch, picked: Picked) -> Applied:
-        """Some of a batch's entries."""
-        region, numbers, prints = batch.region[picked], batch.sequence_number[picked], _prints(batch, picked)
+    def of(cls, batch: EntryBatch, picked: Picked, prints: Int64s | None = None) -> Applied:
+        """Some of a batch's entries; `prints`: theirs, if they are known (`Judged`)."""
+        region, numbers = batch.region[picked], batch.sequence_number[picked]
+        prints = _prints(batch, picked) if prints is None else prints
         once = np.unique(_first_equal(region, numbers, prints))
         once = once[np.lexsort((prints[once], numbers[once], region[once]))]
         codes, starts = np.unique(region[once], return_index=True)
@@ -183,7 +185,7 @@ class Seen:
         if len(asked):
             repeated[asked] = self._remember(names, region[asked], numbers[asked], prints[asked])
         late = ~fresh & ~repeated
-        return Judged(fresh, repeated, late, late & _at_most(self._floors, names, region, numbers))
+        return Judged(fresh, repeated, late, late & _at_most(self._floors, names, region, numbers), prints)
 
     def _remember(self, names: list[str], region: npt.NDArray[np.int32], numbers: Int64s, prints: Int64s) -> Mask:
         """Which entries are remembered."""

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from walferry.errors import WalferryError
 from walferry.hbase.rpc_server import ReceivedCall, RpcServer
-from walferry.ledger import Ledger
 from walferry.receive.holding import HeldTables
 from walferry.receive.presence import Presence
 from walferry.receive.receiver import AMONG_US, Receiver
@@ -33,10 +32,10 @@ def serve(run: Run, spec: ResolvedReceiveSpec, stop: threading.Event) -> None:
     at. Raises RunEndedError once the run has ended, and UsageError if its place in ZooKeeper is another sink's, or the
     port is taken.
     """
-    asyncio.run(_serve(run.ledger.whole, run.run_id, spec, stop))
+    asyncio.run(_serve(run, spec, stop))
 
 
-async def _serve(ledger: Ledger, run_id: str, spec: ResolvedReceiveSpec, stop: threading.Event) -> None:
+async def _serve(given: Run, spec: ResolvedReceiveSpec, stop: threading.Event) -> None:
     host = spec.host or socket.getfqdn()
     receiver: asyncio.Future[Receiver] = asyncio.get_running_loop().create_future()
 
@@ -54,9 +53,8 @@ async def _serve(ledger: Ledger, run_id: str, spec: ResolvedReceiveSpec, stop: t
     bound = await server.start()
     try:
         with (
-            Run(ledger, run_id) as target_of,
-            Presence(target_of.target_address(), spec.path, target_of.target.cluster_id(), host, bound) as presence,
-            Run(ledger, run_id, presence.server) as run,
+            Presence(given.target_address(), spec.path, given.target.cluster_id(), host, bound) as presence,
+            Run(given.ledger.whole, given.run_id, presence.server) as run,  # whose leases name this process
         ):
             run.ledger.objects.made("target", "sink", spec.path)
             standing = Standing(presence.server)

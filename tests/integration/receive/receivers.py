@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import yaml
@@ -20,10 +19,8 @@ from integration.migration.moves import cluster_keys, content, unique
 from integration.replication.native import REPLICATED, native_peer
 from walferry.clock import now_ms
 from walferry.embedded.cluster import MiniCluster
-from walferry.errors import WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.mutate import Cell, delete_column, delete_row
 from walferry.hbase.rpc import RpcConnection
 from walferry.ledger import Ledger
 from walferry.ledger.received import Received, ReceivedTotal, Receiver
@@ -144,30 +141,3 @@ def receivers(
         key = f"{target.host}:{target.ports.zookeeper}:/walferry/receive/{name}"
         made.peer = opened.enter_context(native_peer(source, target, names, key=key, **config))
         yield made
-
-
-def writer(client: HBaseClient, tables: Sequence[str]) -> Any:
-    """Writes all the time: puts, old timestamps, deletes of cells and rows, and two values of the same millisecond."""
-
-    def write(over: Event) -> None:
-        count = 0
-        while not over.is_set():
-            table, row = tables[count % len(tables)], b"row%d%02d" % (count % 10, count // 10 % 50)
-            try:
-                client.put(table, [Cell(row, b"d", b"q", b"%d" % count)])
-                same = 1_000 + count // 500
-                client.put(table, [Cell(row, b"e", b"same", b"first %d" % count, same)])
-                client.put(table, [Cell(row, b"e", b"same", b"second %d" % count, same)])
-                if count % 7 == 3:
-                    client.mutate(table, [delete_column(row, b"d", b"q")])
-                if count % 31 == 5:
-                    client.mutate(table, [delete_row(b"gone%02d" % (count % 50))])
-                if count % 31 == 6:
-                    client.put(table, [Cell(b"gone%02d" % (count % 50), b"d", b"q", b"%d" % count)])
-                if count % 11 == 0:
-                    client.put(table, [Cell(b"once%07d" % count, b"d", b"q", b"v")])
-            except WalferryError as error:  # a region moves
-                print(f"writer: {error}")
-            count += 1
-
-    return write

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from integration.migration.moves import cluster_keys, content, spark, visible
-from integration.receive.receivers import Receivers, receivers, writer
+from integration.receive.receivers import Receivers, receivers
 from integration.replication.fed_pair import spec_of_pair
 from integration.replication.native import await_row, native_peer
+from integration.replication.writing import writer
 from unit.receive.call_builder import REGION, Sent, call
 from walferry.background import beside
 from walferry.embedded.cluster import MiniCluster

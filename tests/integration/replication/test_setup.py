@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -19,11 +18,12 @@ from integration.migration.command import walferry
 from integration.migration.moves import content, spark, spec_keys, unique
 from integration.migration.test_cli import phase_of, running
 from integration.replication.native import await_row, cluster_key, native_peer
+from integration.replication.writing import writer
 from walferry.background import beside
 from walferry.embedded.cluster import MiniCluster
-from walferry.errors import UsageError, WalferryError
+from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.mutate import Cell, delete_column, delete_row
+from walferry.hbase.mutate import Cell
 from walferry.hbase.peers import PeerConfig, add_disabled_peer, enable_peer, peer_configs
 from walferry.ledger import Ledger
 from walferry.migration.pairs import pair_pass, pair_shipping
@@ -124,36 +124,6 @@ def up_to(run: Run, last: str, folder: Path) -> None:
         do(run, phase.name, subject, means(folder))
         if phase.name == last:
             return
-
-
-def writer(client: HBaseClient, tables: Sequence[str], mark: bytes = b"") -> Any:
-    """Writes rows all the time: puts, deletes of cells and rows, and two values in the same millisecond. Some are
-    written or deleted once, so that nothing later hides that such an edit was lost."""
-
-    def write(over: Event) -> None:
-        count = 0
-        while not over.is_set():
-            table, row = tables[count % len(tables)], mark + b"row%d%02d" % (count % 10, count // 10 % 50)
-            try:
-                client.put(table, [Cell(row, b"d", b"q", b"%d" % count)])
-                same = 1_000 + count // 500
-                client.put(table, [Cell(row, b"e", b"same", b"first %d" % count, same)])
-                client.put(table, [Cell(row, b"e", b"same", b"second %d" % count, same)])
-                if count % 10 == 0:
-                    client.put(tables[0], [Cell(mark + b"once%07d" % count, b"d", b"q", b"v")])
-                if count % 30 == 0 and count > 300:
-                    client.mutate(tables[0], [delete_row(mark + b"once%07d" % (count - 300))])
-                if count % 7 == 3:
-                    client.mutate(table, [delete_column(row, b"d", b"q")])
-                if count % 31 == 5:
-                    client.mutate(table, [delete_row(mark + b"gone%02d" % (count % 50))])
-                if count % 31 == 6:
-                    client.put(table, [Cell(mark + b"gone%02d" % (count % 50), b"d", b"q", b"%d" % count)])
-            except WalferryError as error:  # a region opens again
-                print(f"writer: {error}")
-            count += 1
-
-    return write
 
 
 def test_tables_are_set_up_under_a_writer_through_kills_and_put_back(

@@ -75,7 +75,7 @@ def put_back(run: Run, *, dry_run: bool = False) -> PutBack:
     underway = objects.phases_at_work(run)
     for side in SIDES:
         _at_side(run, side, underway, done, dry_run)
-    snapshots = [item for item in run.ledger.objects.all() if item.kind == "snapshot" and item.state != "removed"]
+    snapshots = run.ledger.objects.left("snapshot")
     if snapshots and (why := _unreachable(run, "source")):
         done.left.extend(f"{objects.named(item)}: {why}" for item in snapshots)
         return done
@@ -87,14 +87,14 @@ def put_back(run: Run, *, dry_run: bool = False) -> PutBack:
         done.removed.extend(objects.release(run, aborted=True)["removed"])
     except Exception as error:  # of the first one that could not be removed
         why = str(error)
-    still = {(o.cluster, o.name) for o in run.ledger.objects.all() if o.kind == "snapshot" and o.state != "removed"}
+    still = {(item.cluster, item.name) for item in run.ledger.objects.left("snapshot")}
     done.left.extend(f"{objects.named(item)}: {why}" for item in snapshots if (item.cluster, item.name) in still)
     return done
 
 
 def _at_side(run: Run, side: ClusterSide, underway: list[str], done: PutBack, dry_run: bool) -> None:
     wanted: tuple[ObjectKind, ...] = ("peer", "scope")
-    items = [o for o in run.ledger.objects.all() if o.cluster == side and o.kind in wanted and o.state != "removed"]
+    items = [item for item in run.ledger.objects.left(*wanted) if item.cluster == side]
     items.sort(key=lambda item: (wanted.index(item.kind), item.planned_ms, item.name))
     silent = _unreachable(run, side) if items else ""
     for item in items:

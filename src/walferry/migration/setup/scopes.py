@@ -49,8 +49,7 @@ def parsed(name: str) -> tuple[str, dict[str, str]]:
 
 def changed_tables(ledger: RunLedger, side: ClusterSide) -> dict[str, ClusterObject]:
     """The recorded changes of scopes at a side that were not put back, by table."""
-    items = [item for item in ledger.objects.all() if (item.cluster, item.kind) == (side, "scope")]
-    return {parsed(item.name)[0]: item for item in items if item.state != "removed"}
+    return {parsed(item.name)[0]: item for item in ledger.objects.left("scope") if item.cluster == side}
 
 
 def unscoped(table: TableDescriptor, before: Scopes) -> list[str]:

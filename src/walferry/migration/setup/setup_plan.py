@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from walferry.amounts import amount, first_of
-from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.peers import PeerConfig, peer_configs
@@ -15,6 +14,7 @@ from walferry.hbase.server_pages import some_settings
 from walferry.hbase.versions import By
 from walferry.ledger import Ledger
 from walferry.ledger.rows import ClusterSide
+from walferry.migration import plan as migration_plan
 from walferry.migration.plan import Plan, make_plan
 from walferry.migration.planning.finding import Finding
 from walferry.migration.setup.scopes import scopes_of
@@ -88,12 +88,7 @@ def examine(spec: ResolvedSetupSpec, ledger: Ledger | None, keep_hours: float) -
 
 def require(found: SetupPlan) -> None:
     """Raise UsageError that lists every refusal, if there are any."""
-    refusals = [finding for finding in found.found.findings if finding.level == "refuse"]
-    if refusals:
-        told = [f"{finding.subject}: {finding.message}" for finding in refusals]
-        raise UsageError(
-            f"the plan refuses: {'; '.join(told)}", refusals=told, findings=[asdict(one) for one in refusals]
-        )
+    migration_plan.require(found.found)
 
 
 def as_facts(found: SetupPlan) -> dict[str, Any]:
@@ -170,7 +165,7 @@ def _namespace_findings(
     spec: ResolvedSetupSpec, here: HBaseClient, there: HBaseClient, side: str, other: str
 ) -> Iterator[Finding]:
     """Other tables of the namespaces that the peer would ship, and that the other cluster has not: the first edit of
-    one would stop all that is behind it."""
+    one would stop all that follows it."""
     mine = {pair.source for pair in spec.tables}
     for namespace in sorted({namespace_of(name) for name in mine}):
         for name in here.tables(namespace):

@@ -91,7 +91,7 @@ def left_by_aborted(ledger: Ledger, cluster_id: str) -> Iterator[tuple[RunRecord
 
 def left_of(ledger: RunLedger) -> list[ClusterObject]:
     """The peers and scopes of a setup that are recorded as set and not as put back."""
-    return [item for item in ledger.objects.all() if item.kind in ("peer", "scope") and item.state != "removed"]
+    return ledger.objects.left("peer", "scope")
 
 
 def keeps_log(ledger: Ledger | None, peer: PeerConfig) -> bool:

@@ -147,12 +147,8 @@ def receiving_shown(ledger: RunLedger) -> ReceivingShown | None:
     return ReceivingShown(
         processes=tuple(_process(one, now) for one in ledger.received.receivers()),
         tables=tuple(_table(table, target, totals.get(table)) for table, target in target_tables(run).items()),
-        left=() if run.state == "running" else _left(ledger),
+        left=() if run.state == "running" else tuple(item.name for item in ledger.objects.left("sink")),
     )
-
-
-def _left(ledger: RunLedger) -> tuple[str, ...]:
-    return tuple(item.name for item in ledger.objects.all() if item.kind == "sink" and item.state != "removed")
 
 
 def received_per_second(ledger: RunLedger) -> float:

@@ -170,8 +170,8 @@ def _of_setup(ledger: RunLedger, name: StateName, cause: str, step: str) -> tupl
     if name == "done":
         again = f"`walferry replicate teardown {run.name}` goes on"
         return (torn_down_text(ledger), again) if begun else (cause, step)
-    still = [item for item in ledger.objects.all() if item.kind in ("peer", "scope", "snapshot")]
-    left = [f"{o.kind} {o.name.partition('=')[0]} at the {o.cluster}" for o in still if o.state != "removed"]
+    still = ledger.objects.left("peer", "scope", "snapshot")
+    left = [f"{item.kind} {item.name.partition('=')[0]} at the {item.cluster}" for item in still]
     if not left:
         return cause, step
     again = f"`walferry replicate teardown {run.name}`" if begun else f"`walferry abort {run.run_id} --reason …`"
