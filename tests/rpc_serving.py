@@ -11,11 +11,13 @@ from contextlib import contextmanager
 
 from unit.hbase.rpc_server import receive
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.authentication import PREAMBLE, Simple
+from walferry.hbase.authentication import PREAMBLE, Authenticate, Simple
 from walferry.hbase.rpc import CODEC_WITH_TAGS, RpcConnection, decode_delimited
 from walferry.hbase.rpc_server import Handler, ReceivedCall, RpcServer
+from walferry.security.accepting import Service
 
 MEMORY = 8 << 20
+ALICE = Simple("alice")
 
 
 class Served:
@@ -26,8 +28,10 @@ class Served:
         self.port = port
         self.loop = loop
 
-    def connection(self, codec: str | None = CODEC_WITH_TAGS) -> RpcConnection:
-        return RpcConnection(f"127.0.0.1:{self.port}", "AdminService", codec, Simple("alice"))
+    def connection(
+        self, codec: str | None = CODEC_WITH_TAGS, authenticate: Authenticate = ALICE, host: str = "127.0.0.1"
+    ) -> RpcConnection:
+        return RpcConnection(f"{host}:{self.port}", "AdminService", codec, authenticate)
 
     def plain(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
@@ -55,7 +59,11 @@ def await_true(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def serving(
-    handle: Handler, memory_bytes: int = MEMORY, read_seconds: float = 20.0, apart: Mapping[str, int] | None = None
+    handle: Handler,
+    memory_bytes: int = MEMORY,
+    read_seconds: float = 20.0,
+    apart: Mapping[str, int] | None = None,
+    login: Service | None = None,
 ) -> Iterator[Served]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -63,8 +71,9 @@ def serving(
 
     async def start() -> tuple[RpcServer, int]:
         server = RpcServer(
-            handle, host="127.0.0.1", port=0, memory_bytes=memory_bytes, read_seconds=read_seconds, apart=apart
-        )
+            handle, host="127.0.0.1", port=0, memory_bytes=memory_bytes, read_seconds=read_seconds, apart=apart,
+            login=login,
+        )  # fmt: skip
         return server, await server.start()
 
     server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(20)

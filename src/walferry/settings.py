@@ -87,7 +87,8 @@ class LogTimes(Variables):
     clock_skew_seconds: FromZero = Field(
         default=60,
         description="a window is complete this long after its end: at least the largest difference between the "
-        "source's clocks, and the longest time that an edit takes to reach its file",
+        "source's clocks, and the longest time that an edit takes to reach its file. `receive.history` waits for twice "
+        "that; there this process's clock counts, too",
     )
     keep_hours: FromZero = Field(
         default=24,

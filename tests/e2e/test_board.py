@@ -33,6 +33,7 @@ from walferry.embedded.airflow import USERNAME
 from walferry.embedded.environment import Environment
 from walferry.ledger import Difference, Ledger, QuarantineItem
 from walferry.run.heartbeat import beating
+from walferry.run.notes.history import History
 from walferry.settings import OwnTests
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow, pytest.mark.timeout(1200)]
@@ -322,9 +323,13 @@ def test_replication_that_is_stuck_shows_what_waits_and_why_and_nothing_of_a_mig
 def test_receivers_that_refuse_show_why_and_what_came_of_each_table(
     page: Page, environment: Environment, book: Ledger
 ) -> None:
-    spec = {"name": "west", "source": CLUSTER, "target": CLUSTER, "tables": ["shop:orders", "shop:items"]}
+    spec = {
+        "name": "west", "source": CLUSTER, "target": CLUSTER, "tables": ["shop:orders", "shop:items"],
+        "receive": {"path": None, "history": "scan"},
+    }  # fmt: skip
     run = book.of(book.open_run("west", "tester", spec, "tester", "receive").run_id)
     come(run, late=1)
+    History("east", 7, 0, (), 3, 10, 2_000_000, 60.0).keep(run, "shop:orders")
     run.received.beat(receiver(ago_s=70))
     run.received.beat(refuses(OTHER_RECEIVER, why=EVIL))  # here: a process is gone after a minute
     page.goto(f"{environment.airflow.url}/walferry/runs/west-1")
@@ -335,7 +340,9 @@ def test_receivers_that_refuse_show_why_and_what_came_of_each_table(
     expect(first).to_contain_text(EVIL)
     expect(second).to_contain_text("gone")
     expect(page.locator("#received-rows tr")).to_have_count(2)
+    expect(page.locator("#received-rows tr").first).to_contain_text("what it has already is not copied yet")
     expect(page.locator("#received-rows tr").last).to_contain_text("shop:orders")
+    expect(page.locator("#received-rows tr").last).to_contain_text("what it had already is copied, 10 cells, 2.0 MB")
     for section in ("#phases", "#coverage", "#comparison", "#quarantine"):
         expect(page.locator(section)).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH

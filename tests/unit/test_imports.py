@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "streams": GROUND | {"background", "settings", "snapshots", "run", "apply", "replay"},
     "replication": GROUND | {"background", "settings", "run"},
-    "receive": GROUND | {"background", "settings", "run", "apply", "replay", "replication"},
+    "receive": GROUND | {"background", "settings", "snapshots", "run", "apply", "replay", "streams", "replication"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay", "replication"},
     "moments": GROUND | {"background", "settings", "snapshots", "run", "spark", "apply", "replay", "migration"},
     "checks": {"errors", "amounts", "background"},
@@ -145,7 +145,7 @@ WHAT = {
     "streams": "every change as a message to Kafka or a row in Parquet: order by region, form, positions",
     "replication": "HBase's own replication, as somebody else has set it up: what stops it, how far it is, what is "
     "shipped",
-    "receive": "a source replicates to walferry as to a cluster: what stops it, its calls, what is told of them",
+    "receive": "a source replicates to walferry as to a cluster: what stops it, its calls, where they go, what is told",
     "migration": "a migration's own phases up to the cutover: plan, copy, compare, repair; its report; pairs",
     "moments": "any moment of a table: what must be kept for it, and how a table is restored to it",
     "checks": "Great Expectations suites over small frames",

@@ -29,12 +29,12 @@ def _recopy(route: Route, table: str, start: bytes, stop: bytes) -> int:
     return sent
 
 
-def send_cells(writer: Writer, route: Route, table: str, cells: bytes) -> int:
-    """Send cells to the copy of a source table, one request of the usual size after the other. Returns the number of
-    cells. Raises the writer's errors."""
+def send_cells(writer: Writer, route: Route, table: str, cells: bytes | memoryview, clusters: bytes = b"") -> int:
+    """Send cells to the copy of a source table, one request of the usual size after the other. `clusters`: those of
+    `CellRun`. Returns the number of cells. Raises the writer's errors."""
     buffer = np.frombuffer(cells, np.uint8)
     borders = np.append(index_cells(buffer).position, len(cells))
     for begin, end in route.limits.cut(buffer, borders, 0, len(borders) - 1):
-        run = CellRun(route.tables[table], b"", end - begin)
+        run = CellRun(route.tables[table], clusters, end - begin)
         writer.send([run], memoryview(cells)[int(borders[begin]) : int(borders[end])])
     return len(borders) - 1

@@ -389,9 +389,9 @@ def _abort_setup(book: Ledger, record: RunRecord, reason: str, dry_run: bool, as
 def _abort_receive(book: Ledger, record: RunRecord, reason: str, dry_run: bool, as_json: bool) -> None:
     """End a run that receives, and its processes; exit 1 if their place in ZooKeeper could not be removed."""
     from walferry.receive.ending import clear, look_at_source
-    from walferry.run.run import Run
+    from walferry.receive.place import receive_run
 
-    with Run(book, record.run_id) as run:
+    with receive_run(book, record) as run:
         if not dry_run:
             run.ledger.end("aborted", owner(), reason)
         source = look_at_source(run)

@@ -124,7 +124,8 @@ class HFile:
     def __init__(self, read: Read, length: int, name: str) -> None:
         self.name = name
         self._read = read
-        self._length = length
+        self.length = length
+        """of the file, in bytes"""
         tail_at = max(0, length - _TAIL_BYTES)
         tail = self._read_at(tail_at, length - tail_at)
         if len(tail) < length - tail_at:
@@ -170,6 +171,12 @@ class HFile:
         """
         stated = self.info.get(b"TIMERANGE", b"")
         return struct.unpack(">qq", stated) if len(stated) == 16 else None
+
+    @property
+    def rows(self) -> tuple[bytes, bytes]:
+        """The first row, or one shortly before it, and the last one; b"" for both if the file does not say."""
+        last = self.info.get(b"hfile.LASTKEY", b"")
+        return (_row_of(self._root[0][2]), _row_of(last)) if self._root and last else (b"", b"")
 
     def rows_between(self, parts: int) -> list[bytes]:
         """Rows that cut the file into at most `parts` parts of about equally many blocks, from the index."""
@@ -373,7 +380,7 @@ class HFile:
 
     def _check_entries(self, entries: list[tuple[int, int, bytes]], offset: int) -> None:
         for child, size, key in entries:
-            inside = 0 <= child < self._length and _HEADER.size <= size <= self._length - child
+            inside = 0 <= child < self.length and _HEADER.size <= size <= self.length - child
             if not inside or len(key) < _LEAST_KEY or int.from_bytes(key[:2], "big") + _LEAST_KEY > len(key):
                 raise self._damaged(offset, "an index entry points to no block of the file")
         if not entries and self.trailer.entry_count:
@@ -386,10 +393,10 @@ class HFile:
         major, minor = version & 0xFFFFFF, version >> 24
         size = _TRAILER_BYTES.get(major)
         if size is None or len(tail) < size or tail[-size:][:8] != _TRAILER:
-            raise self._damaged(max(0, self._length - 4), "it does not end with an HFile's trailer")
+            raise self._damaged(max(0, self.length - 4), "it does not end with an HFile's trailer")
         if minor > 3 or (major == 2 and minor < 3):
             raise self._unreadable(f"it is of version {major}, minor version {minor}; 2.3 and 3.0 to 3.3 are read")
-        at = self._length - size
+        at = self.length - size
         data = np.frombuffer(tail, np.uint8)[-size:]
         message = _delimited(data, 8)
         trailer = pb.FileTrailerProto()

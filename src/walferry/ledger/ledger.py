@@ -350,7 +350,7 @@ CHANGEABLE_OF_KEEP = ("tables", "base_hours", "copy_bases", "keep_days", "keep_b
 """further such keys of a run that keeps what restores any moment; its tables may become more, not less"""
 CHANGEABLE_OF_SETUP = ("max_lag", "ship_minutes")
 """further such keys of a run that sets up HBase's own replication: they only say how long to wait"""
-CHANGEABLE_OF_RECEIVE = ("max_lag",)
+CHANGEABLE_OF_RECEIVE = ("max_lag", "create_topics", "large_messages")
 """further such keys of a run to which a source replicates"""
 _MORE_CHANGEABLE: Mapping[RunKind, tuple[str, ...]] = {
     "stream": CHANGEABLE_OF_STREAM, "keep": CHANGEABLE_OF_KEEP, "setup": CHANGEABLE_OF_SETUP,

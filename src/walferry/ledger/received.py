@@ -18,6 +18,7 @@ GONE_MS = 60_000
 _PAGE = 1_000
 """contents that are read at a time"""
 _UNCHECKED = in_one()
+_NONE: Mapping[str, int] = {}
 Content = bytes
 ReceiverState = Literal["serving", "left"]
 
@@ -110,9 +111,10 @@ class Received:
         self._store = store
         self._run_id = run_id
 
-    def applied(self, calls: Sequence[ReceivedCall], check: Change) -> None:
+    def applied(self, calls: Sequence[ReceivedCall], check: Change, above: Mapping[str, int] = _NONE) -> dict[str, int]:
         """Record calls whose entries are at the target, in this order, and add them to the sums. A call has no row if
-        all of it was applied before.
+        all of it was applied before. Returns the number of each table's newest row; numbers only rise, and new ones are
+        higher than those in `above`, by table.
 
         `check` is called in the same transaction, and raises if the lease is lost. Writes no audit line. Raises the
         errors of `check`, and UsageError if the run has ended.
@@ -124,6 +126,7 @@ class Received:
             totals = {total.table: total for total in self._totals(connection, {call.table for call in calls})}
             new = {call.table for call in calls} - totals.keys()
             rows, numbers = [], self._numbers(connection, {call.table for call in calls})
+            numbers = {name: max(number, above.get(name, 0)) for name, number in numbers.items()}
             for call in calls:
                 before = totals.get(call.table) or ReceivedTotal(call.table, 0, 0, 0, 0, 0, 0, None, None, at_ms)
                 totals[call.table] = before.with_call(call, at_ms)
@@ -134,6 +137,29 @@ class Received:
                 connection.execute(insert(table), rows)
             for total in totals.values():
                 self._keep(connection, total, new=total.table in new)
+        return numbers
+
+    def take_back(self, table: str, above: int, check: Change) -> int:
+        """Remove the rows of a table with numbers above one, and their part of the sums: what they say was not applied
+        after all, and comes again. Returns how many. `newest_ms` stays until it has come. `check` as in `applied`."""
+        calls = self._store.table("received_calls")
+        these = (*self._of(calls, table), calls.c.number > above)
+        summed = ("entries", "cells", "bytes", "repeated", "late")
+        with self._store.database.write() as connection:
+            self._store.unfinished(connection, self._run_id)
+            check(connection)
+            columns = [func.count().label("calls"), *(func.coalesce(func.sum(calls.c[name]), 0) for name in summed)]
+            count, *sums = (int(value) for value in connection.execute(select(*columns).where(*these)).one())
+            if count:
+                connection.execute(delete(calls).where(*these))
+                (total,) = self._totals(connection, {table})
+                left = {name: getattr(total, name) - value for name, value in zip(summed, sums, strict=True)}
+                if total.calls > count:
+                    self._keep(connection, replace(total, calls=total.calls - count, **left), new=False)
+                else:
+                    totals = self._store.table("received_totals")
+                    connection.execute(delete(totals).where(*self._of(totals, table)))
+        return count
 
     def contents(self, table: str) -> Iterator[bytes]:
         """What each call of a table that is not folded applied, oldest first."""

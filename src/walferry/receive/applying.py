@@ -1,4 +1,4 @@
-"""Apply the entries of a call to a target table that this process holds: what is new of them, in their order.
+"""Apply the edits of a call to a target table that this process holds: what is new of them, in their order.
 
 What is late is applied, too: it came after newer edits of its region, as it may without SERIAL when a region moves.
 HBase orders cells by their timestamps, so this matters only for cells that have all but the value in common, and for
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,9 @@ from walferry.formats.entries import rows_of
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.errors import RemoteError, RemoteTransientError
 from walferry.ledger.received import ReceivedCall
-from walferry.receive.holding import Holding, OutOfTimeError
-from walferry.receive.seen import Applied
+from walferry.receive.holding import Holding, NotHeldError, OutOfTimeError
+from walferry.receive.seen import Applied, Judged, Picked
+from walferry.receive.target_table import TargetTable
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +37,8 @@ MOST_CALLS = 20_000
 KEPT = 0.75
 """how much of that remains when the oldest is forgotten"""
 
-Entries = npt.NDArray[np.intp]
 
-
-def apply_entries(holding: Holding, batch: EntryBatch, picked: Entries, deadline: float) -> None:
+def apply_entries(holding: TargetTable, batch: EntryBatch, picked: Picked, deadline: float) -> None:
     """Apply the edits `picked` of a batch, all of one table, and record them. Returns when the target has them all.
 
     Nobody else may apply edits of their regions meanwhile. No request begins after `deadline` (of `clock.steady_s`).
@@ -50,13 +50,15 @@ def apply_entries(holding: Holding, batch: EntryBatch, picked: Entries, deadline
         with holding.lock:
             judged = holding.seen.judge(batch, picked)
         if judged.late.any():
-            _mark(holding, batch, picked[judged.late], bool(judged.forgotten.any()))
+            _mark(holding, batch, picked[judged.late], late_text(batch, picked, judged))
         new = ~judged.repeated
         chosen, late, prints = picked[new], judged.late[new], judged.prints[new]
         refused = _send(holding, batch, chosen, deadline)
         done = _before(batch, chosen, refused)
         applied = Applied.of(batch, chosen[done], prints[done])
-        _record(holding, batch, chosen[done], applied, len(picked) - len(chosen), int(late[done].sum()))
+        table, repeated = holding.pair.source, len(picked) - len(chosen)
+        row = received_call(table, batch, chosen[done], applied, repeated, int(late[done].sum()))
+        record(holding, row, applied)
     if refused:
         first = refused[0]
         raise RefusedError(
@@ -66,23 +68,29 @@ def apply_entries(holding: Holding, batch: EntryBatch, picked: Entries, deadline
         )  # fmt: skip
 
 
-def _send(holding: Holding, batch: EntryBatch, chosen: Entries, deadline: float) -> list[Refusal]:
+def _send(holding: TargetTable, batch: EntryBatch, chosen: Picked, deadline: float) -> list[Refusal]:
     """Send edits, and wait for the answers. Returns those that are refused; of their regions nothing more was sent."""
     if not len(chosen):
         return []
     task = GroupTask(holding.route_until(deadline), (), frozenset())
-    try:
+    with settled(holding):
         return send_entries(task, [Part("a call", batch, chosen)])
-    except (OutOfTimeError, RemoteError, RemoteTransientError):
+
+
+@contextmanager
+def settled(holding: TargetTable) -> Iterator[None]:
+    """For what sends: after an error, wait until the target must have ended the request. Nothing else of its regions is
+    to be sent, and the lease is not to be given back, before that."""
+    try:
+        yield
+    except (OutOfTimeError, NotHeldError, RefusedError, RemoteError, RemoteTransientError):
         raise  # between two attempts, or the target has answered
     except Exception:
-        # The target may still carry out a request. Nothing else of these regions is sent, and the lease is not given
-        # back, before that has ended.
         time.sleep(holding.route.limits.settle_seconds)
         raise
 
 
-def _before(batch: EntryBatch, chosen: Entries, refused: Sequence[Refusal]) -> npt.NDArray[np.bool_]:
+def _before(batch: EntryBatch, chosen: Picked, refused: Sequence[Refusal]) -> npt.NDArray[np.bool_]:
     """Which entries were applied: those that do not follow a refused one of their region."""
     done = np.ones(len(chosen), np.bool_)
     for refusal in refused:
@@ -90,10 +98,12 @@ def _before(batch: EntryBatch, chosen: Entries, refused: Sequence[Refusal]) -> n
     return done
 
 
-def _record(holding: Holding, batch: EntryBatch, done: Entries, applied: Applied, repeated: int, late: int) -> None:
-    """Record what was applied, and remember it."""
-    row = ReceivedCall(
-        table=holding.pair.source,
+def received_call(
+    table: str, batch: EntryBatch, done: Picked, applied: Applied, repeated: int, late: int
+) -> ReceivedCall:
+    """The ledger's row for the entries `done` of a call, which are `applied`."""
+    return ReceivedCall(
+        table=table,
         entries=len(done),
         cells=int(batch.cell_count[done].sum()),
         bytes=int((batch.end[done] - batch.cells_start[done]).sum()),
@@ -102,21 +112,26 @@ def _record(holding: Holding, batch: EntryBatch, done: Entries, applied: Applied
         newest_ms=int(batch.write_time[done].max()) if len(done) else None,
         content=applied.encode(),
     )
+
+
+def record(holding: Holding, row: ReceivedCall, applied: Applied) -> None:
+    """Record what was applied, and remember it. Call it while the lease is kept (`Holding.used`)."""
     with holding.recording:
         try:
             holding.ledger.applied([row], holding.check)
-            if len(done) and not holding.stale:
-                _remember(holding, applied)
+            if row.entries and not holding.stale:
+                remember(holding, applied)
         except BaseException:
             holding.stale = True  # the ledger may have the row all the same
             raise
 
 
-def _remember(holding: Holding, applied: Applied) -> None:
-    """Remember what was recorded, and keep what is remembered within bounds, here and in the ledger."""
+def remember(holding: Holding, *applied: Applied) -> None:
+    """Remember all that was recorded, and keep what is remembered within bounds, here and in the ledger."""
     seen = holding.seen
     with holding.lock:
-        seen.add(applied)
+        for one in applied:
+            seen.add(one)
         if seen.remembered <= MOST_REMEMBERED and seen.calls <= MOST_CALLS:
             return
         while seen.remembered > KEPT * MOST_REMEMBERED or seen.calls > KEPT * MOST_CALLS:
@@ -125,13 +140,18 @@ def _remember(holding: Holding, applied: Applied) -> None:
     holding.ledger.fold(holding.pair.source, calls, floors, holding.check)
 
 
-def _mark(holding: Holding, batch: EntryBatch, late: Entries, forgotten: bool) -> None:
-    rows = rows_of(batch, late).to_pylist()
+def late_text(batch: EntryBatch, picked: Picked, judged: Judged) -> str:
+    """What is told of edits that came after newer ones."""
+    late = picked[judged.late]
     region = batch.regions[batch.region[late[0]]].decode()
-    why = (
-        f"old values: {amount(len(late), 'edit')}, such as number {batch.sequence_number[late[0]]} of the source's "
+    return (
+        f"{amount(len(late), 'edit')}, such as number {batch.sequence_number[late[0]]} of the source's "
         f"region {region}, came after newer ones of the region"
-        f"{', or once more, too long after they were applied' if forgotten else ''}"
+        f"{', or once more, too long after they were applied' if judged.forgotten.any() else ''}"
     )
+
+
+def _mark(holding: TargetTable, batch: EntryBatch, late: Picked, text: str) -> None:
+    rows, why = rows_of(batch, late).to_pylist(), f"old values: {text}"
     log.warning("rows %r to %r of target table %s may hold %s", min(rows), max(rows), holding.pair.target, why)
     holding.route.guard.mark_dirty({holding.pair.target: (min(rows), max(rows))}, why)

@@ -10,10 +10,11 @@ from walferry.clock import steady_s
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger.rows import ClusterObject
+from walferry.receive.given import recorded_receive_spec
+from walferry.receive.place import AnyReceiveRun, place_of
 from walferry.receive.presence import ForeignPathError, StillShownError, remove
 from walferry.receive.receive_plan import peers_here
 from walferry.replay.keeping.objects import named
-from walferry.run.recorded_spec import receive_spec_of
 from walferry.run.run import Run
 
 LEAVING_S = 15.0
@@ -56,9 +57,9 @@ class Cleared:
     """what could not be removed now, with why"""
 
 
-def look_at_source(run: Run) -> AtSource:
+def look_at_source(run: AnyReceiveRun) -> AtSource:
     """Which peers lead to the run, unless the source does not say."""
-    spec = receive_spec_of(run.record)
+    spec = recorded_receive_spec(run.record)
     try:
         with HBaseClient(run.source_address()) as source:
             return AtSource([peer.id for peer in peers_here(source, spec)])
@@ -66,40 +67,45 @@ def look_at_source(run: Run) -> AtSource:
         return AtSource(unknown=str(error))
 
 
-def clear(run: Run, *, dry_run: bool = False) -> Cleared:
-    """Remove what the processes of an ended run made in the target's ZooKeeper, once they have left; with `dry_run`,
-    only name it. Repeat it to remove what was left."""
+def clear(run: AnyReceiveRun, *, dry_run: bool = False) -> Cleared:
+    """Remove what the processes of an ended run made in ZooKeeper, once they have left; with `dry_run`, only name it.
+    Repeat it to remove what was left."""
     done = Cleared()
     for item in run.ledger.objects.left("sink"):
+        name = _named(run, item)
         if user := next(_users(run, item), None):
-            done.stays.append(f"{named(item)}: run {user} receives there")
+            done.stays.append(f"{name}: run {user} receives there")
         elif dry_run:
-            done.removed.append(named(item))
+            done.removed.append(name)
         elif why := _remove(run, item):
-            done.left.append(f"{named(item)}: {why}")
+            done.left.append(f"{name}: {why}")
         else:
-            run.ledger.objects.removed("target", "sink", item.name)
-            done.removed.append(named(item))
+            run.ledger.objects.removed(item.cluster, "sink", item.name)
+            done.removed.append(name)
     return done
 
 
-def _users(run: Run, item: ClusterObject) -> Iterator[str]:
+def _named(run: AnyReceiveRun, item: ClusterObject) -> str:
+    return named(item) if isinstance(run, Run) else f"sink {item.name} in ZooKeeper at {place_of(run).zookeeper}"
+
+
+def _users(run: AnyReceiveRun, item: ClusterObject) -> Iterator[str]:
     """Other unfinished runs whose processes the source finds at the same place."""
-    mine = receive_spec_of(run.record).cluster_key
+    mine = recorded_receive_spec(run.record).cluster_key
     for run_id, other in run.ledger.objects.of_all_runs("sink"):
         if run_id == run.run_id or other.name != item.name:
             continue
         record = run.ledger.whole.run(run_id)
-        if record.state == "running" and receive_spec_of(record).cluster_key == mine:
+        if record.state == "running" and recorded_receive_spec(record).cluster_key == mine:
             yield run_id
 
 
-def _remove(run: Run, item: ClusterObject) -> str:
+def _remove(run: AnyReceiveRun, item: ClusterObject) -> str:
     """Remove the nodes once no process shows itself. Returns why that was not possible; "" if they are gone."""
     deadline = steady_s() + LEAVING_S
     while True:
         try:
-            remove(run.target_address(), item.name)
+            remove(place_of(run), item.name)
         except StillShownError as shown:
             if steady_s() < deadline:
                 time.sleep(LOOK_S)

@@ -5,7 +5,8 @@
 
 A call is answered, or refused, within ANSWER_SECONDS: a source that hears nothing for a minute sends the same edits to
 another receiver. Whoever gets them, a table is written by the holder of its lease alone, one call of a region after the
-other, and what was applied before is left out. So what a source sends again changes nothing.
+other, and what was applied before is left out. So what a source sends again changes nothing. A bulk load is applied
+beside its call (`loads`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,16 +29,36 @@ from walferry.errors import TransientError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, cluster_ids
-from walferry.hbase.errors import CallQueueFullError, ConnectionFailedError, RegionNotServedError
+from walferry.hbase.authentication import Sasl
+from walferry.hbase.errors import (
+    CallQueueFullError,
+    ConnectionFailedError,
+    RegionNotServedError,
+    RemoteError,
+    RemoteTransientError,
+)
 from walferry.hbase.rpc import CODEC_WITH_TAGS, ConnectionPool
 from walferry.hbase.rpc_server import CallRefusedError, ReceivedCall
 from walferry.hbase.zookeeper import Server
-from walferry.receive.applying import Entries, apply_entries
 from walferry.receive.calls import BadCallError, ReceivedEntries, entries_of
-from walferry.receive.holding import HeldTables, NotHeldError, OutOfTimeError, not_held
+from walferry.receive.holding import (
+    Destination,
+    H,
+    HeldTables,
+    NotHeldError,
+    NotPreparedError,
+    OutOfTimeError,
+    not_held,
+)
 from walferry.receive.in_order import InOrder
+from walferry.receive.loaded_files import loads_for
+from walferry.receive.loads import regions_of
+from walferry.receive.older import Older
+from walferry.receive.seen import Picked
 from walferry.receive.standing import Standing
-from walferry.run.run import Run
+from walferry.security import Security
+from walferry.security.accepting import Service
+from walferry.security.handed import Purpose
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +68,20 @@ MOST_SECONDS = 50.0
 """the same from the call's first byte, if it comes slowly"""
 AGAIN_SECONDS, SELDOM_SECONDS = 0.5, 4.0
 """after which a table whose holder was not found, or is not ready, is looked for again: at first, and at most"""
-APPLYING, OF_A_TABLE = 64, 4
-"""calls that are applied at once, and those of one table"""
+APPLYING = 64
+"""calls that are applied at once"""
 READING, ASKING, PASSING_ON = 4, 8, 64
 """calls that are read, holders that are looked for, and calls that are passed on at once"""
+PASSED_ON_SECONDS = 1.0
+"""that a process has less for a call which was passed on to it: its reason for a refusal is to arrive"""
 AMONG_US = "walferry.Receiver"
 """the service under which receivers pass calls on: who gets such a call applies it, or says that it does not hold all
 of its tables"""
 SHIPMENT = ("AdminService", "ReplicateWALEntry")
+NOT_PREPARED = "walferry.NotPreparedException"
+"""to another receiver: what the message says is no fault"""
 NOT_SERVING = "org.apache.hadoop.hbase.NotServingRegionException"
-_Edits = Mapping[str, Entries]
+_Edits = Mapping[str, Picked]
 """entries of a call, by target table"""
 _Result = TypeVar("_Result")
 
@@ -68,46 +93,65 @@ class _UnderWay:
     call: ReceivedCall
     deadline: float
     """of `clock.steady_s`: nothing begins after it"""
-    waits: str = ""
-    """what it waits for"""
+    waits: object = ""
+    """what it waits for, as text"""
 
     @property
     def among_us(self) -> bool:
         """Whether another receiver has passed it on."""
         return self.call.service == AMONG_US
 
+    def wait_for(self, what: object) -> None:
+        """Note what it waits for."""
+        self.waits = what
+
     def out_of_time(self) -> OutOfTimeError:
         """The error at the deadline."""
         return OutOfTimeError(f"not applied in time{f': {self.waits}' if self.waits else ''}")
 
 
-class Receiver:
+class Receiver(Generic[H]):
     """Handles the calls of one process."""
 
-    def __init__(self, run: Run, tables: HeldTables, standing: Standing) -> None:
-        self._tables, self._standing = tables, standing
-        self._targets = {pair.source: pair.target for pair in run.tables}
-        self._source_id, self._target_id = run.source.cluster_uuid(), run.target.cluster_uuid()
+    def __init__(
+        self, to: Destination[H], tables: HeldTables[H], standing: Standing, start_ms: int | None = None,
+        service: Service | None = None,
+    ) -> None:  # fmt: skip
+        """`start_ms`: edits that were written before it are left out. `service`: what processes of the run log in to
+        when they call each other."""
+        self._to, self._tables, self._standing = to, tables, standing
+        self._targets = {pair.source: pair.target for pair in to.pairs}
+        self._older = Older(start_ms)
         self._order = InOrder()
-        self._of_table = {pair.target: asyncio.Semaphore(OF_A_TABLE) for pair in run.tables}
+        self._of_table = {pair.target: asyncio.Semaphore(to.calls_at_once) for pair in to.pairs}
         # A pool for each kind of work: what waits for another process must not keep that process's calls waiting.
         self._applying = ThreadPoolExecutor(APPLYING, "apply")
         self._reading = ThreadPoolExecutor(READING, "read")
         self._asking = ThreadPoolExecutor(ASKING, "ask")
         self._passing = ThreadPoolExecutor(PASSING_ON, "pass on")
-        self._others = ConnectionPool()
+        login = None
+        if service is not None:
+            login = Sasl(Purpose("receivers of the run", Security(service.as_client())))
+        self._others = ConnectionPool(login)
 
     def close(self) -> None:
         """Close the connections to other receivers. Does not wait for what is under way."""
         for pool in (self._applying, self._reading, self._asking, self._passing):
             pool.shutdown(wait=False)
+        self._to.close()
         self._others.close()
+
+    def shut_out(self, reason: str) -> None:
+        """Note that a client was not let in."""
+        self._standing.shut_out(reason)
 
     async def handle(self, call: ReceivedCall) -> bytes:
         """Have all edits of a call applied, and encode the answer. Raises CallRefusedError if they are not in time:
         nothing more begins then, and what is under way ends."""
         within = min(ANSWER_SECONDS, call.timeout_s or ANSWER_SECONDS)
         one = _UnderWay(call, min(steady_s() + within, call.received_s + MOST_SECONDS))
+        if one.among_us:
+            one.deadline -= PASSED_ON_SECONDS
         if not one.among_us:
             self._standing.begun()
         work = asyncio.ensure_future(self._deliver(one))
@@ -123,9 +167,14 @@ class Receiver:
             work.result()
         except NotHeldError as error:
             raise CallRefusedError(str(error), java_class=NOT_SERVING) from error
-        except WalferryError as error:
+        except NotPreparedError as error:  # which is no fault, and is shown elsewhere
+            log.info("a call of %s is refused: %s", call.sender, error)
+            raise CallRefusedError(str(error), java_class=NOT_PREPARED) from error
+        except Exception as error:
             if not one.among_us:
-                self._standing.refused(str(error))
+                self._standing.refused(str(error) or repr(error))
+            if not isinstance(error, WalferryError):
+                raise
             log.warning("a call of %s is refused: %s", call.sender, error)
             raise CallRefusedError(str(error), until=None if work.done() else work) from error
         return b""
@@ -148,12 +197,14 @@ class Receiver:
             await asyncio.sleep(pause)
             pause = min(2 * pause, SELDOM_SECONDS)
 
-    async def _attempt(self, one: _UnderWay, received: ReceivedEntries, edits: _Edits) -> dict[str, Entries]:
+    async def _attempt(self, one: _UnderWay, received: ReceivedEntries, edits: _Edits) -> dict[str, Picked]:
         """Apply what this process holds, and pass on the rest. Returns what was not applied, since nobody was ready."""
-        held = self._tables.held
+        for table in edits:
+            self._tables.require_prepared(table)
+        held, one.waits = self._tables.held, ""
         here = {table: picked for table, picked in edits.items() if table in held}
         elsewhere = edits.keys() - here.keys() if not one.among_us else set()
-        by_holder: defaultdict[str, dict[str, Entries]] = defaultdict(dict)
+        by_holder: defaultdict[str, dict[str, Picked]] = defaultdict(dict)
         for table, holder in zip(elsewhere, await self._holders(one, elsewhere), strict=True):
             if holder is not None and holder != self._standing.server:
                 by_holder[holder][table] = edits[table]
@@ -181,24 +232,28 @@ class Receiver:
         found = list(await asyncio.gather(*(_in(self._asking, ask, table) for table in tables)))
         for table, holder in zip(tables, found, strict=True):
             if holder is None and not one.waits:
-                one.waits = (
-                    self._tables.trouble.get(table) or f"no receiver holds the lease on target table {table} yet"
-                )
+                one.waits = self._tables.trouble.get(table) or f"no receiver holds the lease on table {table} yet"
         return found
 
-    async def _apply(self, one: _UnderWay, batch: EntryBatch, table: str, picked: Entries) -> Collection[str]:
+    async def _apply(self, one: _UnderWay, batch: EntryBatch, table: str, picked: Picked) -> Collection[str]:
         """Apply the edits of a table in their turn. Returns the table, or nothing if it is being given back."""
-        regions = {f"{table} {batch.regions[code].decode()}" for code in np.unique(batch.region[picked]).tolist()}
+        regions = regions_of(table, batch, picked)
         try:
             holding = self._tables.holding(table)
-            async with self._order.turn(regions), self._of_table[table]:
-                if steady_s() > one.deadline:
-                    raise one.out_of_time()
-                await _to_its_end(self._applying, apply_entries, holding, batch, picked, one.deadline)
+            left = picked[batch.write_time[picked] >= holding.since_ms]
+            async with self._order.turn(regions):
+                while True:
+                    await self._to.at_rest(regions, one.wait_for)
+                    one.waits = ""
+                    if not len(left):
+                        return (table,)
+                    async with self._of_table[table]:
+                        if steady_s() > one.deadline:
+                            raise one.out_of_time()
+                        left = await _to_its_end(self._applying, self._to.apply, holding, batch, left, one.deadline)
         except NotHeldError as error:
             one.waits = str(error)
             return ()
-        return (table,)
 
     async def _pass_on(self, one: _UnderWay, received: ReceivedEntries, holder: str, edits: _Edits) -> Collection[str]:
         """Have another process apply the edits of its tables. Returns these, or nothing if it is not ready."""
@@ -213,28 +268,35 @@ class Receiver:
                 partial(self._others.call, codec=CODEC_WITH_TAGS, timeout_s=seconds),
                 Server.parse(holder).address, AMONG_US, SHIPMENT[1], parameter, pb.ReplicateWALEntryResponse, cells,
             )  # fmt: skip
-        except (RegionNotServedError, ConnectionFailedError, CallQueueFullError) as error:
+        except (RemoteError, RemoteTransientError) as error:
+            if error.facts["exception_class"] == NOT_PREPARED:
+                raise NotPreparedError(error.facts["reason"]) from error
+            if not isinstance(error, (RegionNotServedError, CallQueueFullError)):
+                raise
+            one.waits = f"{holder} is not ready for {', '.join(sorted(edits))}: {error}"
+            return ()
+        except ConnectionFailedError as error:
             one.waits = f"{holder} is not ready for {', '.join(sorted(edits))}: {error}"
             return ()
         return edits.keys()
 
-    def _edits(self, batch: EntryBatch) -> dict[str, Entries]:
-        """The edits of a call by target table, without those that the target has had first (loops).
+    def _edits(self, batch: EntryBatch) -> dict[str, Picked]:
+        """The edits of a call by target table, but for those that the sink has had first (loops) and those before the
+        run's start; with the markers of bulk loads.
 
-        Raises BadCallError for tables that the run does not have, and for data that is elsewhere.
+        Raises BadCallError for tables that the run does not have, and for markers that are not known.
         """
-        elsewhere = np.flatnonzero(batch.data_elsewhere)
-        if len(elsewhere):
-            table, _ = batch.table_and_region(int(elsewhere[0]))
-            what = "a bulk load" if batch.marker[elsewhere[0]] == Marker.BULK_LOAD else "a marker that is not known"
+        unknown = np.flatnonzero(batch.of_kinds([Marker.UNKNOWN]))
+        if len(unknown):
+            table, _ = batch.table_and_region(int(unknown[0]))
             raise BadCallError(
-                f"{what} of {table}: receivers do not fetch files of bulk loads. The source sends it again until it is "
-                "left out: copy what was loaded, then remove the peer and add it again, or set "
-                "hbase.replication.bulkload.enabled to false at the source",
+                f"a marker of {table} is of no known kind. The source sends it again until it is left out: copy the "
+                "table, then remove the peer and add it again",
                 table=table,
             )
-        edits = batch.edits & ~self._had_first(batch)[batch.clusters]
-        picked: dict[str, Entries] = {}
+        edits = batch.edits | loads_for(batch, self._to.sink_id)
+        edits = self._older.without(edits & ~self._had_first(batch)[batch.clusters], batch)
+        picked: dict[str, Picked] = {}
         for code in np.unique(batch.table[edits]).tolist():
             name = batch.tables[code].decode()
             if name not in self._targets:
@@ -247,17 +309,17 @@ class Receiver:
         return picked
 
     def _had_first(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
-        """Whether the target has had the edits of each of the batch's lists of clusters. Raises BadCallError for edits
+        """Whether the sink has had the edits of each of the batch's lists of clusters. Raises BadCallError for edits
         of another source: a server adds its own cluster's id to what it ships (ClusterMarkingEntryFilter)."""
         lists = [cluster_ids(raw) for raw in batch.cluster_lists]
         for clusters in lists:
-            if self._source_id not in clusters:
+            if self._to.source_id not in clusters:
                 raise BadCallError(
                     f"the call comes from cluster {clusters[-1] if clusters else '(unknown)'}, and this run receives "
-                    f"from {self._source_id}: remove the peer there, or receive from it under another name",
+                    f"from {self._to.source_id}: remove the peer there, or receive from it under another name",
                     clusters=[str(cluster) for cluster in clusters],
                 )
-        return np.array([self._target_id in clusters for clusters in lists] or [False])
+        return np.array([self._to.sink_id in clusters for clusters in lists] or [False])
 
 
 def _ended_later(work: asyncio.Future[None]) -> None:

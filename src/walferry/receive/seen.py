@@ -24,6 +24,7 @@ from walferry.errors import WalferryError
 from walferry.formats import _call_kernels as kernels
 from walferry.formats.cells import Int64s
 from walferry.formats.wal import EntryBatch
+from walferry.ledger.received import Received
 
 Mask = npt.NDArray[np.bool_]
 Picked = npt.NDArray[np.intp]
@@ -205,6 +206,11 @@ class Seen:
         first_equal = _first_equal(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         found: Mask = first_equal[before:] < before
         return found
+
+
+def seen_of(received: Received, table: str) -> Seen:
+    """What the ledger has of the applied entries of a table."""
+    return Seen(received.floors(table), map(Applied.decode, received.contents(table)))
 
 
 def _prints(batch: EntryBatch, picked: Picked) -> Int64s:

@@ -7,14 +7,17 @@ import logging
 import socket
 import threading
 from contextlib import suppress
+from typing import Any
 
 from walferry.errors import WalferryError
 from walferry.hbase.rpc_server import ReceivedCall, RpcServer
-from walferry.receive.holding import HeldTables
+from walferry.receive.given import AnyReceiveSpec
+from walferry.receive.holding import Destination, HeldTables
+from walferry.receive.into_cluster import TargetCluster
+from walferry.receive.place import AnyReceiveRun, place_of, side_of, sink_id_of
 from walferry.receive.presence import Presence
 from walferry.receive.receiver import AMONG_US, Receiver
 from walferry.receive.standing import Standing
-from walferry.run.receive_spec import ResolvedReceiveSpec
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)
@@ -25,7 +28,7 @@ READ_SECONDS = 20.0
 """within which there must be room for a call in memory"""
 
 
-def serve(run: Run, spec: ResolvedReceiveSpec, stop: threading.Event) -> None:
+def serve(run: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Event) -> None:
     """Receive until `stop` is set.
 
     The spec's host is the name by which the source's region servers reach this process, and the address that it listens
@@ -35,13 +38,29 @@ def serve(run: Run, spec: ResolvedReceiveSpec, stop: threading.Event) -> None:
     asyncio.run(_serve(run, spec, stop))
 
 
-async def _serve(given: Run, spec: ResolvedReceiveSpec, stop: threading.Event) -> None:
+def destination_of(run: AnyReceiveRun) -> Destination[Any]:
+    """Where the edits of a run go."""
+    if isinstance(run, Run):
+        return TargetCluster(run)
+    from walferry.receive.into_kafka import Topics  # here: Kafka's client is an extra
+
+    return Topics(run)
+
+
+async def _serve(given: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Event) -> None:
     host = spec.host or socket.getfqdn()
-    receiver: asyncio.Future[Receiver] = asyncio.get_running_loop().create_future()
+    receiver: asyncio.Future[Receiver[Any]] = asyncio.get_running_loop().create_future()
 
     async def handle(call: ReceivedCall) -> bytes:
         return await (await asyncio.shield(receiver)).handle(call)
 
+    def shut_out(reason: str) -> None:
+        if receiver.done():
+            receiver.result().shut_out(reason)
+
+    service = None if spec.receive.login is None else spec.receive.login.service(host)
+    if service is not None:
+        service.check()
     server = RpcServer(
         handle,
         host=host,
@@ -49,17 +68,19 @@ async def _serve(given: Run, spec: ResolvedReceiveSpec, stop: threading.Event) -
         memory_bytes=spec.receive.memory,
         read_seconds=READ_SECONDS,
         apart={AMONG_US: spec.receive.memory},
+        login=service,
+        shut_out=shut_out,
     )
     bound = await server.start()
     try:
         with (
-            Presence(given.target_address(), spec.path, given.target.cluster_id(), host, bound) as presence,
-            Run(given.ledger.whole, given.run_id, presence.server) as run,  # whose leases name this process
+            Presence(place_of(given), spec.path, sink_id_of(given), host, bound) as presence,
+            type(given)(given.ledger.whole, given.run_id, presence.server) as run,  # whose leases name this process
         ):
-            run.ledger.objects.made("target", "sink", spec.path)
-            standing = Standing(presence.server)
-            tables = HeldTables(run, lambda: [presence.server, *presence.others()], presence.server)
-            handler = Receiver(run, tables, standing)
+            run.ledger.objects.made(side_of(spec), "sink", spec.path)
+            standing, to = Standing(presence.server), destination_of(run)
+            tables = HeldTables(to, lambda: [presence.server, *presence.others()], presence.server)
+            handler = Receiver(to, tables, standing, spec.receive.start_ms, service)
             receiver.set_result(handler)
             presence.show()
             tables.begin()
@@ -78,7 +99,7 @@ async def _serve(given: Run, spec: ResolvedReceiveSpec, stop: threading.Event) -
 
 
 async def _until_ended(
-    run: Run, server: RpcServer, standing: Standing, tables: HeldTables, stop: threading.Event
+    run: AnyReceiveRun, server: RpcServer, standing: Standing, tables: HeldTables[Any], stop: threading.Event
 ) -> None:
     """Wait, and tell the ledger how this process is doing. Raises RunEndedError once the run has ended."""
     while not stop.is_set():
@@ -90,7 +111,7 @@ async def _until_ended(
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _tell(run: Run, standing: Standing, tables: HeldTables, held_bytes: int) -> None:
+def _tell(run: AnyReceiveRun, standing: Standing, tables: HeldTables[Any], held_bytes: int) -> None:
     """Tell the ledger how this process is doing. Raises RunEndedError once the run has ended."""
     try:
         record = run.ledger.record

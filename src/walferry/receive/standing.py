@@ -9,6 +9,9 @@ from walferry.clock import now_ms
 from walferry.ledger.received import Receiver as ReceiverRow
 from walferry.ledger.received import ReceiverState
 
+KEPT_MS = 600_000
+"""for how long the reason of a refused call is shown, whoever is not let in meanwhile"""
+
 
 class Standing:
     """What a process has done so far. Thread-safe."""
@@ -20,6 +23,7 @@ class Standing:
         self._calls = self._refused = 0
         self._refusal = ""
         self._refusal_ms: int | None = None
+        self._call_refused_ms = 0
 
     def begun(self) -> None:
         """A call has come."""
@@ -31,6 +35,13 @@ class Standing:
         with self._lock:
             self._refused += 1
             self._refusal, self._refusal_ms = why, now_ms()
+            self._call_refused_ms = self._refusal_ms
+
+    def shut_out(self, why: str) -> None:
+        """A client was not let in. Why a call was refused a while ago is not forgotten for that: anybody can knock."""
+        with self._lock:
+            if now_ms() - self._call_refused_ms >= KEPT_MS:
+                self._refusal, self._refusal_ms = why, now_ms()
 
     def row(self, state: ReceiverState, tables: Collection[str], held_bytes: int) -> ReceiverRow:
         """For the ledger."""

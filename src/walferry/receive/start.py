@@ -5,13 +5,14 @@ from __future__ import annotations
 from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.ledger import Ledger, RunRecord
-from walferry.run.receive_spec import ResolvedReceiveSpec
+from walferry.receive.given import AnyReceiveSpec
+from walferry.receive.place import side_of
 
 FORGET_MS = 86_400_000
 """a process whose last heartbeat is older is no longer shown"""
 
 
-def open_receive(ledger: Ledger, spec: ResolvedReceiveSpec, owner: str) -> RunRecord:
+def open_receive(ledger: Ledger, spec: AnyReceiveSpec, owner: str) -> RunRecord:
     """The unfinished run of the spec's name, which other processes may serve, or a new one of this owner.
 
     Processes that are long gone are forgotten, and what this one is about to make in ZooKeeper is recorded. Raises
@@ -20,7 +21,7 @@ def open_receive(ledger: Ledger, spec: ResolvedReceiveSpec, owner: str) -> RunRe
     known = unfinished(ledger, spec.name)
     run = ledger.open_run(spec.name, known.owner if known else owner, spec.as_recorded(), owner, "receive")
     ledger.of(run.run_id).received.forget_receivers(now_ms() - FORGET_MS)
-    ledger.of(run.run_id).objects.plan("target", "sink", spec.path)
+    ledger.of(run.run_id).objects.plan(side_of(spec), "sink", spec.path)
     return run
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from walferry.clock import duration, now_ms
 from walferry.ledger import RunLedger
 from walferry.run.progress.lag import lag_of
+from walferry.run.progress.receiving import pending_histories
 from walferry.run.progress.state import state_of
 from walferry.run.progress.states import State, StateName
 from walferry.run.recorded_spec import options_of
@@ -54,6 +55,7 @@ def look(ledger: RunLedger, tolerated_seconds: float) -> Seen:
     refusals = [one.last_refusal_ms for one in known if one.last_refusal_ms is not None]
     found = [
         *_nobody(state, now, tolerated_seconds * 1000),
+        *_waiting(ledger, now, tolerated_seconds * 1000),
         *_refusing(ledger, state, max(refusals, default=0), now, tolerated_seconds * 1000),
     ]
     most = options_of(ledger.record).max_lag
@@ -69,6 +71,15 @@ def _nobody(state: State, now: int, tolerated_ms: float) -> list[Trouble]:
         return []
     text = f"{state.cause}; the source keeps its log meanwhile: {state.next_step}"
     return [Trouble("receive", "no receiver", text)]
+
+
+def _waiting(ledger: RunLedger, now: int, tolerated_ms: float) -> list[Trouble]:
+    """The troubles that copies of what tables had already cannot go on."""
+    return [
+        Trouble("receive", f"history of {table}", f"{table}: {one.describe()}")
+        for table, one in pending_histories(ledger).items()
+        if one.waits and now - one.waits_ms >= tolerated_ms
+    ]
 
 
 def _refusing(ledger: RunLedger, state: State, newest_ms: int, now: int, tolerated_ms: float) -> list[Trouble]:

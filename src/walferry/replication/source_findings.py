@@ -52,20 +52,27 @@ def _is(settings: Mapping[str, str], name: str, value: str) -> bool:
     return settings.get(name, "").strip().lower() == value
 
 
-def _load_findings(found: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
-    """Whether bulk loads are replicated (ReplicationUtils.isReplicationForBulkLoadDataEnabled, HFileReplicator)."""
+def loads_not_shipped(found: Sequence[Mapping[str, str]]) -> Finding | None:
+    """What keeps bulk loads from being shipped, by the settings of the source's servers
+    (ReplicationUtils.isReplicationForBulkLoadDataEnabled); None: they are."""
     if any(not _is(one, _LOADS, "true") for one in found):
-        yield Finding(
+        return Finding(
             "warn", BULK_LOADS, f"{_LOADS} is not true at the source: files that are loaded in bulk there do not reach "
             "the sink, and nothing tells it",
         )  # fmt: skip
+    if not any(one.get(_LOADS_ID) for one in found):
+        return Finding("stop", BULK_LOADS, f"{_LOADS} is true at the source, but {_LOADS_ID} is not set there")
+    return None
+
+
+def _load_findings(found: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
+    """Whether bulk loads are replicated, and what HBase's own sink needs for them (HFileReplicator)."""
+    if (why := loads_not_shipped(found)) is not None:
+        yield why
         return
-    names = {one.get(_LOADS_ID) or "" for one in found}
-    if names == {""}:
-        yield Finding("stop", BULK_LOADS, f"{_LOADS} is true at the source, but {_LOADS_ID} is not set there")
-        return
+    names = {name for one in found if (name := one.get(_LOADS_ID))}
     yield Finding(
         "note", BULK_LOADS, f"the sink reads the files from the source's HDFS: each of its servers needs a folder "
-        f"{first_of(sorted(names - {''}))} with the source's core-site.xml and hdfs-site.xml below its "
+        f"{first_of(sorted(names))} with the source's core-site.xml and hdfs-site.xml below its "
         "hbase.replication.conf.dir, which cannot be asked for",
     )  # fmt: skip

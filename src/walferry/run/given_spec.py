@@ -47,11 +47,6 @@ def resolve_setup(spec: SetupSpec, connections: Connections) -> ResolvedSetupSpe
     return _resolved_as(ResolvedSetupSpec, spec, connections)
 
 
-def load_receive_spec(path: Path) -> ReceiveSpec:
-    """Read the spec of a run that receives from YAML, as `load_spec` does."""
-    return parse_keys(ReceiveSpec, read_yaml(path, "see receive.example.yaml"), origin=str(path))
-
-
 def resolve_receive(spec: ReceiveSpec, connections: Connections) -> ResolvedReceiveSpec:
     """Replace connection ids by the clusters' addresses, as `resolve` does."""
     return _resolved_as(ResolvedReceiveSpec, spec, connections)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Annotated, Any, Self
+from datetime import UTC
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
+from pydantic import AwareDatetime, BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 from walferry.run.spec import ResolvedSpec, Spec
+from walferry.security.accepting import Service
 
 OWN_NODES = "/walferry"
 """above all of walferry's nodes in ZooKeeper"""
@@ -16,9 +18,41 @@ ROOT = f"{OWN_NODES}/receive"
 """above the nodes of runs that give no path"""
 DEFAULT_PORT = 16040
 """no server of HBase has it by default"""
-_KEYS = frozenset({"name", "source", "target", "tables", "max_lag", "receive"})
+_KEYS = frozenset({"name", "source", "target", "tables", "max_lag", "source_requests", "receive"})
 _PATH = re.compile(r"(/[^/\s:,]+)+")
 _MiB = 1 << 20
+
+
+class ReceiverLogin(BaseModel):
+    """Who the processes of a run are to the source's servers, where these log in by Kerberos."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    principal: str = Field(
+        pattern=r"^[^@/\s]+/[^@/\s]+@[^@/\s]+$",
+        title="Principal",
+        description="The service principal of each process, hbase/_HOST@REALM: with the first part that the source's "
+        "own region servers have. _HOST is the name by which the source reaches the process.",
+    )
+    keytab: str = Field(
+        pattern=r"^/[^\x00\n]{1,1000}$",
+        title="Keytab",
+        description="Path of the keytab with that principal's key, on the machine of each process.",
+    )
+    senders: list[Annotated[str, Field(pattern=r"^[^@/\s]+@[^@/\s]+$")]] = Field(
+        default=[],
+        title="Senders",
+        description="Whose calls are taken: principals without their hosts, such as hbase@REALM. Default: those with "
+        "the first part and the realm of `principal`.",
+    )
+
+    def service(self, host: str) -> Service:
+        """The service that a process on this host is."""
+        name, _, realm = self.principal.partition("@")
+        own = f"{name.partition('/')[0]}@{realm}"
+        return Service(
+            self.principal.replace("_HOST", host.lower()), self.keytab, frozenset(self.senders or [own]), own
+        )
 
 
 class Receiving(BaseModel):
@@ -32,6 +66,17 @@ class Receiving(BaseModel):
         description="Node in the target's ZooKeeper below which the source finds the processes of the run, as it finds "
         f"the servers of a cluster below `zookeeper.znode.parent`. null: {ROOT}/NAME.",
     )
+    history: Literal["scan"] | None = Field(
+        default=None,
+        title="What the tables have already",
+        description="scan: before edits of a table are applied, all that it has at the source is read and written to "
+        "its target table, which must be empty. null: only what the source replicates is applied.",
+    )
+    login: ReceiverLogin | None = Field(
+        default=None,
+        title="Login",
+        description="Who the processes are to a source whose servers log in by Kerberos. null: they do not log in.",
+    )
     memory: Annotated[ByteSize, Field(ge=64 * _MiB)] = Field(
         default=ByteSize(512 * _MiB),
         validate_default=True,
@@ -39,6 +84,29 @@ class Receiving(BaseModel):
         description="Bytes of calls that a process holds at a time: 512MiB. It refuses what is beyond that, and the "
         "source sends it again. Each process has its own.",
     )
+    start: AwareDatetime | None = Field(
+        default=None,
+        title="Start",
+        description="Edits written before this moment, by the clocks of the source's region servers, are left out: an "
+        "ISO time with its zone. null: none are; to a new peer the source sends its current logs from their beginning.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_beginning(self) -> Self:
+        if self.start is not None and self.history is not None:
+            raise ValueError("start: with `history` the copy says which edits are left out; give one of them only")
+        return self
+
+    @property
+    def start_ms(self) -> int | None:
+        """`start`, in ms since 1970 (UTC)."""
+        return None if self.start is None else round(self.start.timestamp() * 1000)
+
+    def as_recorded(self, path: str) -> dict[str, Any]:
+        """What all processes of the run share; `login` and `memory` are a process's own."""
+        start = None if self.start is None else self.start.astimezone(UTC).isoformat()
+        given = {"start": start, "history": self.history}
+        return {"path": path} | {name: value for name, value in given.items() if value is not None}
 
     @field_validator("path")
     @classmethod
@@ -80,21 +148,31 @@ class ResolvedReceiveSpec(ResolvedSpec):
     @property
     def path(self) -> str:
         """The node in the target's ZooKeeper below which the source finds the processes."""
-        return self.receive.path or f"{ROOT}/{self.name}"
+        return path_of(self.receive, self.name)
 
     @property
     def cluster_key(self) -> str:
         """How a peer of the source names the run, in place of a cluster: "quorum:port:path"."""
         return replace(self.target.address(), znode=self.path).cluster_key
 
+    @property
+    def source_tables(self) -> list[str]:
+        """The tables at the source."""
+        return [pair.source for pair in self.tables]
+
     def at(self, host: str | None, port: int) -> ResolvedReceiveSpec:
         """The spec for a process that listens there."""
         return self.model_copy(update={"host": host, "port": port})
 
     def as_recorded(self) -> dict[str, Any]:
-        """What all processes of the run share. `memory`, host and port are a process's own."""
+        """What all processes of the run share. `login`, `memory`, host and port are a process's own."""
         found = self.model_dump(mode="json", by_alias=True, include=set(_KEYS))
-        return found | {"receive": {"path": self.path}}
+        return found | {"receive": self.receive.as_recorded(self.path)}
+
+
+def path_of(receiving: Receiving, name: str) -> str:
+    """The node below which the source finds the processes of a run of that name."""
+    return receiving.path or f"{ROOT}/{name}"
 
 
 def _is_below(path: str, node: str) -> bool:

@@ -93,9 +93,14 @@ def target_tables(run: RunRecord) -> dict[str, str]:
     return {pair.source: pair.target for pair in sorted(pairs, key=lambda pair: pair.source)}
 
 
+def is_into_kafka(run: RunRecord) -> bool:
+    """Whether a run of kind `receive` has Kafka in place of a target."""
+    return run.kind == "receive" and run.spec.get("kafka") is not None
+
+
 def topics_of(run: RunRecord) -> dict[str, str]:
-    """The topic of each table of a stream to Kafka, ordered by table; {} for other runs."""
-    if run.kind != "stream" or run.spec.get("parquet") is not None:
+    """The topic of each table of a run that sends to Kafka, ordered by table; {} for other runs."""
+    if not is_into_kafka(run) and (run.kind != "stream" or run.spec.get("parquet") is not None):
         return {}
     return {table: topic_of(str(run.spec.get("topic", "")), table) for table in source_tables(run)}
 
@@ -107,7 +112,7 @@ def topic_of(template: str, table: str) -> str:
 
 
 def receive_spec_of(run: RunRecord) -> ResolvedReceiveSpec:
-    """The spec of a run of kind `receive`. Raises UsageError as `read_keys`."""
+    """The spec of a run of kind `receive` that has a target. Raises UsageError as `read_keys`."""
     return read_keys(ResolvedReceiveSpec, run, run.spec)
 
 

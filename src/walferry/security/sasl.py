@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from walferry.security.kerberos import AuthenticationError, Kerberos, Qop
 from walferry.security.tickets import credentials, identity, library, told
 
-_BITS: dict[Qop, int] = {"auth": 1, "auth-int": 2, "auth-conf": 4}
+QOP_BITS: dict[Qop, int] = {"auth": 1, "auth-int": 2, "auth-conf": 4}
 """security layers, by their bit in the server's offer"""
 _OWN_MAXIMUM = 0xFFFFFF
 """bytes of a wrapped message that the server may send; the greatest that fits"""
@@ -119,11 +119,11 @@ class GssapiExchange:
         if len(offer) != 4:
             raise self._refused(f"its offer of security layers has {len(offer)} bytes instead of 4")
         wanted = self._kerberos.qop if self._layers else "auth"
-        offered = [qop for qop, bit in _BITS.items() if offer[0] & bit]
+        offered = [qop for qop, bit in QOP_BITS.items() if offer[0] & bit]
         self.qop = qop = agreed(offered, wanted, self._refused)
         self.complete = True
         maximum = _OWN_MAXIMUM if self.wraps else 0
-        answer: bytes = self._context.wrap(bytes([_BITS[qop]]) + maximum.to_bytes(3, "big"), False).message
+        answer: bytes = self._context.wrap(bytes([QOP_BITS[qop]]) + maximum.to_bytes(3, "big"), False).message
         return answer
 
     def _refused(self, reason: str) -> AuthenticationError:

@@ -30,6 +30,10 @@ _LINK = re.compile(
 )
 
 
+class StoreFileGoneError(UnreadableInputError):
+    """A store file is at none of the places where it may be: facts `file`, `offset`, `reason`."""
+
+
 @dataclass(frozen=True)
 class StoreFile:
     """A store file of a snapshot, or the rows of it that a reference has: from `start` to before `stop` (b"": all)."""
@@ -66,7 +70,7 @@ class StoreFile:
     def open(self, files: FileSystem, count: Callable[[int], None] = lambda size: None) -> HFile:
         """Open the file wherever it is now; `count` is called with the number of bytes read.
 
-        Raises UnreadableInputError (facts `file`, `offset`, `reason`) if the file is gone, also later during reading.
+        Raises StoreFileGoneError if the file is gone, also later during reading.
         """
 
         def read(offset: int, length: int) -> Iterator[bytes]:
@@ -88,9 +92,9 @@ class StoreFile:
                 return HFile(read, status.length, path)
         raise self._gone()
 
-    def _gone(self) -> UnreadableInputError:
+    def _gone(self) -> StoreFileGoneError:
         path, reason = self.paths[0], "it is not in archive/ either: was the snapshot deleted?"
-        return UnreadableInputError(f"store file {path} no longer exists: {reason}", file=path, offset=0, reason=reason)
+        return StoreFileGoneError(f"store file {path} no longer exists: {reason}", file=path, offset=0, reason=reason)
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,13 @@ def stored(table: str, region: str, name: str) -> Stored | None:
     return Stored(other, link["region"], link["file"])
 
 
+def places_of(root: str, family: str, place: Stored) -> tuple[str, str]:
+    """Where a store file is below HBase's root folder: in its region or, once that has no use for it, archived."""
+    namespace, _, plain = place.table.rpartition(":")
+    inside = f"data/{namespace or 'default'}/{plain}/{place.region}/{family}/{place.file}"
+    return f"{root}/{inside}", f"{root}/archive/{inside}"
+
+
 def cells_of(
     files: FileSystem,
     region: SnapshotRegion,
@@ -255,9 +266,7 @@ def _store_file(
             f"store file {file.name} of {table} is of a kind that walferry does not know",
             file=file.name, offset=0, reason="its name is none of a store file's",
         )  # fmt: skip
-    namespace, _, plain = place.table.rpartition(":")
-    inside = f"data/{namespace or 'default'}/{plain}/{place.region}/{family.decode()}/{place.file}"
-    return StoreFile(family, file.name, (f"{root}/{inside}", f"{root}/archive/{inside}"), file.file_size, start, stop)
+    return StoreFile(family, file.name, places_of(root, family.decode(), place), file.file_size, start, stop)
 
 
 def _split_row(key: bytes) -> bytes:

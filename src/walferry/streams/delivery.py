@@ -89,9 +89,14 @@ class Claims:
     files: FileSystem
     folder: str
     """without a trailing slash"""
+    by_content: bool = False
+    """whether the name of a file also tells its content: else a message of one position is always the same"""
 
     def put(self, name: str, content: bytes) -> str:
-        """Keep a message, and return its path. The same name always has the same content, so it is kept once."""
+        """Keep a message, and return its path. The same path always has the same content, so it is kept once."""
+        if self.by_content:
+            stem, _, kind = name.rpartition(".")
+            name = f"{stem}.{sha256(content).hexdigest()[:32]}.{kind}"
         path = f"{self.folder}/{name}"
         if self.files.status(path) is None:
             with temporary(self.files, dirname(path)) as begun:
@@ -168,21 +173,28 @@ class Delivery:
     def fit(self, form: Form, batch: EntryBatch, made: Messages) -> Fitting:
         """Find the messages that cannot be sent, and put those that are too large into the folder of claims."""
         reasons, claims = dict(made.refused), dict[int, bytes]()
-        sizes = np.diff(made.key_ends) + np.diff(made.value_ends) + OVERHEAD_BYTES
-        limits = np.array([self._topic(name).most_bytes for name in batch.tables] or [0])
-        for number in np.flatnonzero(sizes > limits[batch.table[made.entry]]).tolist():
+        sizes, limits = self._sizes(batch, made)
+        for number in np.flatnonzero(sizes > limits).tolist():
             if number in reasons:
                 continue
-            limit = int(limits[batch.table[made.entry[number]]])
+            limit = int(limits[number])
             claim = self._claimed(form, batch, made, number)
             if claim is None or len(claim) + len(made.key(number)) + OVERHEAD_BYTES > limit:
-                reasons[number] = (
-                    f"the message has {int(sizes[number])} bytes, and its topic takes {limit}: raise the topic's "
-                    "max.message.bytes, or set large_messages"
-                )
+                reasons[number] = f"{_too_large(int(sizes[number]), limit)}, or set large_messages"
             else:
                 claims[number] = claim
         return Fitting(claims, reasons)
+
+    def are_whole(self, batch: EntryBatch, made: Messages) -> bool:
+        """Whether all messages can be sent as they are."""
+        sizes, limits = self._sizes(batch, made)
+        return not made.refused and bool((sizes <= limits).all())
+
+    def _sizes(self, batch: EntryBatch, made: Messages) -> tuple[Int64s, Int64s]:
+        """The bytes of each message, and what its topic takes."""
+        sizes = np.diff(made.key_ends) + np.diff(made.value_ends) + OVERHEAD_BYTES
+        limits = np.array([self._topic(name).most_bytes for name in batch.tables] or [0])
+        return sizes, limits[batch.table[made.entry]]
 
     def send(self, batch: EntryBatch, made: Messages, claims: Mapping[int, bytes]) -> None:
         """Send messages, some of them as claims."""
@@ -202,6 +214,11 @@ class Delivery:
             self._sink.send(topic.name, partition, message.key, message.value, message.headers)
         return topic.partitions
 
+    def too_large(self, table: str, message: Message) -> str | None:
+        """Why the topic of a table does not take an event, if it has too many bytes."""
+        size, limit = len(message.key) + len(message.value) + OVERHEAD_BYTES, self._topics[table].most_bytes
+        return _too_large(size, limit) if size > limit else None
+
     def _claimed(self, form: Form, batch: EntryBatch, made: Messages, number: int) -> bytes | None:
         """The message that stands for a large one, which is in a file; None without a folder for it."""
         if self._claims is None:
@@ -216,6 +233,10 @@ class Delivery:
 
     def _topic(self, table: bytes) -> Topic:
         return self._topics.get(table.decode(), _NO_TOPIC)
+
+
+def _too_large(size: int, limit: int) -> str:
+    return f"the message has {size} bytes, and its topic takes {limit}: raise the topic's max.message.bytes"
 
 
 _NO_TOPIC = Topic("", 1, 2**31)

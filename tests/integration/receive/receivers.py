@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from ast import literal_eval
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +20,23 @@ from integration.migration.moves import cluster_keys, content, unique
 from integration.replication.native import REPLICATED, native_peer
 from walferry.clock import now_ms
 from walferry.embedded.cluster import MiniCluster
+from walferry.embedded.kafka import Broker
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.rpc import RpcConnection
 from walferry.ledger import Ledger
 from walferry.ledger.received import Received, ReceivedTotal, Receiver
+from walferry.replay.rights import dirty
+from walferry.replication.shipped import ship_all
+from walferry.replication.spec import ResolvedReplicateSpec
 
 SPLITS = [b"row3", b"row6"]
+PARTITIONS = 3
+Keys = Mapping[str, Any]
+NO_KEYS: Keys = {}
+
+
+_TAKES = "is held by"
 
 
 @dataclass
@@ -34,6 +45,7 @@ class Receivers:
 
     source: MiniCluster
     target: MiniCluster
+    """in whose ZooKeeper the source finds them"""
     folder: Path
     tables: Sequence[str]
     name: str
@@ -41,19 +53,22 @@ class Receivers:
     peer: str = ""
     """the source's, that leads to them"""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+    """the name of each process as a server"""
 
     def start(self) -> subprocess.Popen[bytes]:
         """One more process. Returns once it is listed in ZooKeeper."""
-        number, before = len(self.processes), len(self.servers())
+        number, before = len(self.processes), self.servers()
         with (self.folder / f"out{number}").open("w") as out, (self.folder / f"err{number}").open("w") as err:
-            command = [*COMMAND, "receive", "receive.yaml", "--host", "127.0.0.1", "--port", "0"]
+            command = [*COMMAND, "receive", "receive.yaml", "--host", self.target.host, "--port", "0"]
             process = subprocess.Popen(command, cwd=self.folder, env=environment(self.folder), stdout=out, stderr=err)
         self.processes.append(process)
         deadline = time.monotonic() + 60
-        while len(self.servers()) == before:
+        while not (new := set(self.servers()) - set(before)):
             assert process.poll() is None, (self.folder / f"err{number}").read_text()
             assert time.monotonic() < deadline, "the receiver is not listed"
             time.sleep(0.2)
+        self.started += new
         return process
 
     def servers(self) -> list[str]:
@@ -61,6 +76,15 @@ class Receivers:
         with HBaseClient(self.target.address) as client:
             path = f"/walferry/receive/{self.name}/rs"
             return client.zk.get_children(path) if client.zk.exists(path) else []
+
+    def holder(self, table: str) -> int:
+        """The number of the process that took a table last."""
+        lines = {
+            number: [line for line in (self.folder / f"err{number}").read_text().splitlines() if _TAKES in line]
+            for number in range(len(self.processes))
+        }
+        taken = [(line[:8], number) for number, of in lines.items() for line in of if f"table {table} {_TAKES}" in line]
+        return max(taken)[1]
 
     def said(self) -> str:
         """What all processes have logged."""
@@ -97,6 +121,26 @@ class Receivers:
                     raise AssertionError(f"{table}: {len(differing)} cells differ: {shown}\n{self.said()[-3000:]}")
                 time.sleep(1)
 
+    def ship(self) -> None:
+        """Wait until the source has shipped all that was written before, by the names of its logs."""
+        keys = {"source": cluster_keys(self.source), "target": None, "peer": self.peer}
+        (shipped,) = ship_all(ResolvedReplicateSpec.model_validate(keys), 360)
+        assert shipped.peer == self.peer
+
+    def differs_only_where_marked(self) -> None:
+        """Whatever differs between both sides, in a range of rows that is marked as dirty."""
+        late = sum(total.late for total in self.totals().values())
+        for table in self.tables:
+            here, there = content(self.source, table), content(self.target, table)
+            differing = (key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+            rows = {literal_eval(key.partition(" ")[0]) for key in differing}
+            with HBaseClient(self.target.address) as client:
+                marks = dirty.marks(client.zk, table)
+            spans = [(literal_eval(f"b{one.first}"), literal_eval(f"b{one.last}")) for one in marks]
+            print(f"{table}: {late} edits were late, {len(spans)} marks, {len(rows)} rows differ")
+            unmarked = [row for row in sorted(rows) if not any(first <= row <= last for first, last in spans)]
+            assert not unmarked, f"{table}: {unmarked[:5]} of {len(unmarked)} rows differ\n{self.said()[-3000:]}"
+
     def abort(self) -> subprocess.CompletedProcess[str]:
         """End the run by the command."""
         command = [*COMMAND, "abort", f"{self.name}-1", "--reason", "the test is over"]
@@ -119,14 +163,49 @@ class Receivers:
 
 
 @contextmanager
+def kafka_receivers(
+    source: MiniCluster, broker: Broker, folder: Path, tables: Sequence[str], count: int = 2, *, peer: Keys = NO_KEYS,
+    **keys: Any,
+) -> Iterator[Receivers]:  # fmt: skip
+    """So many receivers of tables of the source into Kafka, and a peer of the source that leads to them, with `peer` in
+    its configuration. `keys`: more of the spec."""
+    name = unique("receive_")
+    spec = {
+        "name": name, "tables": list(tables), "source": cluster_keys(source), "kafka": {"bootstrap": broker.address},
+        "topic": f"{name}.{{table}}", "create_topics": {"partitions": PARTITIONS, "replication": 1}, **keys,
+    }  # fmt: skip
+    spec["source"].pop("thrift", None)
+    (folder / "receive.yaml").write_text(yaml.safe_dump(spec))
+    with ExitStack() as opened:
+        made = Receivers(source, source, folder, tables, name, opened)
+        opened.callback(made.stop)
+        for _ in range(count):
+            made.start()
+        key = f"{source.host}:{source.ports.zookeeper}:/walferry/receive/{name}"
+        made.peer = opened.enter_context(native_peer(source, source, tables, key=key, **peer))
+        yield made
+
+
+@contextmanager
 def receivers(
-    source: MiniCluster, target: MiniCluster, folder: Path, count: int = 2, tables: int = 2, **config: Any
+    source: MiniCluster,
+    target: MiniCluster,
+    folder: Path,
+    count: int = 2,
+    tables: int = 2,
+    *,
+    more: Mapping[str, Any] | None = None,
+    before: Callable[[HBaseClient, Sequence[str]], None] = lambda client, tables: None,
+    **config: Any,
 ) -> Iterator[Receivers]:
-    """Tables on both sides, so many receivers, and a peer of the source that leads to them."""
+    """Tables on both sides, so many receivers, and a peer of the source that leads to them.
+
+    `more`: further keys of the spec. `before`: writes to the source's tables. `config`: of the peer.
+    """
     names = [unique("received") for _ in range(tables)]
     name = unique("receive_")
     keys = {"name": name, "tables": names, "source": cluster_keys(source), "target": cluster_keys(target)}
-    (folder / "receive.yaml").write_text(yaml.safe_dump(keys))
+    (folder / "receive.yaml").write_text(yaml.safe_dump(keys | dict(more or {})))
     with ExitStack() as opened:
         for cluster in (source, target):
             client = opened.enter_context(HBaseClient(cluster.address))
@@ -134,6 +213,8 @@ def receivers(
                 client.create_table(table, {"d": REPLICATED | {"VERSIONS": "3"}, "e": REPLICATED}, SPLITS)
                 opened.callback(client.delete_table, table)
                 opened.callback(client.disable_table, table)
+            if cluster is source:
+                before(client, names)
         made = Receivers(source, target, folder, names, name, opened)
         opened.callback(made.stop)
         for _ in range(count):

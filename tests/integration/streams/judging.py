@@ -275,22 +275,23 @@ class Judge:
         wait_until(lambda: len(self.seen()) > than, f"no more messages come to {self.topic}")
         return len(self._seen)
 
-    def require(self, journal: Journal, *, table: str) -> None:
-        """Wait until all of the journal was seen, and require that it was seen in its order, and nothing beside."""
+    def require(self, journal: Journal, *, table: str, by_position: bool = False) -> None:
+        """Wait until all of the journal was seen, and require that it was seen in its order, and nothing beside.
+        `by_position`: the order of the positions counts, not that of the messages."""
         deadline = time.monotonic() + DEADLINE_S
         while sum(len(self._changes(one)) for one in self.seen()) < journal.changes and time.monotonic() < deadline:
             time.sleep(0.2)
         began = time.monotonic()
         while True:  # what was sent twice counts twice, so the last changes may still be on their way
             try:
-                self._require_now(journal, table)
+                self._require_now(journal, table, by_position)
                 return
             except AssertionError:
                 if time.monotonic() > began + DEADLINE_S / 4:
                     raise
             time.sleep(1)
 
-    def _require_now(self, journal: Journal, table: str) -> None:
+    def _require_now(self, journal: Journal, table: str, by_position: bool) -> None:
         rows: dict[bytes, list[Seen]] = defaultdict(list)
         for one in read(self._address, self.topic, self._partitions, timeout_s=DEADLINE_S):
             value = json.loads(one.value or b"")
@@ -298,6 +299,8 @@ class Judge:
                 assert value["table"] == table
                 rows[self._bytes(value["row"])].append(one)
         for row, calls in journal.rows.items():
+            if by_position:
+                rows[row].sort(key=lambda one: int(dict(one.headers)["version"]))  # type: ignore[call-overload]
             self._require_positions(row, rows[row])
             changes = [changed for one in rows[row] for changed in self._changes(one)]
             require_order(row, calls, changes)

@@ -345,6 +345,7 @@ def test_a_failure_in_a_transaction_ends_the_sending_and_the_next_sink_finds_the
     writer = opened()
     send(writer, topic, [b"before"])
     writer.commit({"at": b"1"})
+    assert not writer.is_spent
     admin = AdminClient({"bootstrap.servers": settings.bootstrap})
     admin.delete_topics([topic])[topic].result(30)
     deadline = time.monotonic() + 40
@@ -358,6 +359,7 @@ def test_a_failure_in_a_transaction_ends_the_sending_and_the_next_sink_finds_the
         send_on()
     with pytest.raises(TransientError, match="of no more use"):
         send(writer, topic, [b"after"])
+    assert writer.is_spent
     with pytest.raises(UsageError, match=f"unknown topic {topic}"):
         opened()
 

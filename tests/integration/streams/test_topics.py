@@ -6,7 +6,7 @@ import os
 import time
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from walferry.embedded.kafka import Broker
 from walferry.errors import UsageError
@@ -27,6 +27,16 @@ def test_missing_topics_are_created_as_the_stream_needs_them(settings: KafkaSett
     assert (made.changes[topic].partitions, made.positions.partitions) == (3, 1)
     assert made.changes[topic].max_message_bytes == 1048588
     assert prepare(settings, {topic: 3}, positions_topic(topic), expected=True) == made
+
+
+def test_a_position_topic_is_created_so_that_compaction_keeps_it_small(
+    settings: KafkaSettings, admin: AdminClient, topic: str
+) -> None:
+    prepare(settings, {topic: None}, positions_topic(topic), create=Creation(1, 1))
+    resource = ConfigResource(ResourceType.TOPIC, positions_topic(topic))
+    found = admin.describe_configs([resource])[resource].result(30)
+    kept = [found[name].value for name in ("cleanup.policy", "segment.bytes", "segment.ms")]
+    assert kept == ["compact", "16777216", "3600000"]
 
 
 def test_a_missing_topic_is_named_with_the_way_to_create_it(

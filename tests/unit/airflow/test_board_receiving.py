@@ -19,7 +19,7 @@ from walferry.ledger import Ledger, RunLedger
 from walferry.run.progress.states import StateName
 
 FIRST = Pages()
-STATES: tuple[StateName, ...] = ("receiving", "idle", "refusing", "no receiver")
+STATES: tuple[StateName, ...] = ("copying", "receiving", "idle", "refusing", "no receiver")
 
 
 @pytest.fixture
@@ -33,12 +33,19 @@ def run(book: Ledger) -> RunLedger:
     return book.of(book.open_run("east", "kim", KEYS, "kim", "receive").run_id)
 
 
+@pytest.fixture
+def with_history(book: Ledger) -> RunLedger:
+    keys = KEYS | {"receive": {"path": None, "history": "scan"}}
+    return book.of(book.open_run("east", "kim", keys, "kim", "receive").run_id)
+
+
 def page_of(run: RunLedger, pages: Pages = FIRST, *, rows: bool = True) -> dict[str, Any]:
     return run_page(run.whole, run.record, pages, rows=rows)
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_each_state_has_its_page_and_its_line(book: Ledger, run: RunLedger, name: StateName) -> None:
+def test_each_state_has_its_page_and_its_line(request: pytest.FixtureRequest, book: Ledger, name: StateName) -> None:
+    run: RunLedger = request.getfixturevalue("with_history" if name == "copying" else "run")
     receive(run, name)
     facts = page_of(run)
     assert (facts["run"]["state"], facts["run"]["kind"], facts["phases"], facts["gaps"]["files"]) == (
@@ -108,6 +115,7 @@ def test_who_may_not_see_rows_sees_the_same_processes_and_tables_which_name_none
     }  # fmt: skip
     assert hidden["tables"]["rows"][0].keys() == {
         "table", "target", "calls", "entries", "cells", "bytes", "repeated", "late", "newest_ms", "last_call_ms",
+            "history",
     }  # fmt: skip
 
 

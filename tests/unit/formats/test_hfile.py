@@ -117,6 +117,11 @@ def test_rows_between_parts_cut_a_file_into_similar_ones(kind: str) -> None:
     assert max(map(len, parts)) < 2 * min(map(len, parts))
 
 
+def test_a_file_says_which_rows_it_has() -> None:
+    for kind in KINDS:
+        assert open_file(kind).rows == (expected(kind)[0][0], expected(kind)[-1][0])
+
+
 def test_a_file_says_which_times_it_has() -> None:
     for kind in KINDS:
         assert open_file(kind).time_range == (0, max(cell[3] for cell in expected(kind)))

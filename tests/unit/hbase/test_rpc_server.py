@@ -22,7 +22,8 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import PREAMBLE, PlainChannel, Simple
 from walferry.hbase.errors import ConnectionFailedError, RemoteError, RemoteTransientError
 from walferry.hbase.rpc import RpcConnection, decode_delimited, encode_request
-from walferry.hbase.rpc_server import MOST_CALLS, MOST_FRAME_BYTES, CallRefusedError, ReceivedCall, RpcServer
+from walferry.hbase.rpc_server import MOST_CALLS, CallRefusedError, ReceivedCall, RpcServer
+from walferry.hbase.rpc_stream import MOST_FRAME_BYTES
 
 METHOD = "ReplicateWALEntry"
 PARAMETER = pb.ClusterId(cluster_id="what the client asks")
@@ -221,7 +222,7 @@ class TestBadInput:
             name = receive(sock, int.from_bytes(receive(sock, 4), "big"))
             message = receive(sock, int.from_bytes(receive(sock, 4), "big"))
             assert name == b"org.apache.hadoop.hbase.security.AccessDeniedException"
-            assert b"without a login only" in message
+            assert b"knows no principal" in message
             assert ended(sock)
         assert len(caplog.records) == 1
 

@@ -177,3 +177,34 @@ def test_two_runs_cannot_both_receive_into_a_table_and_two_processes_of_one_can(
     receiving.leases.take("target orders", "b", 2)
     with pytest.raises(FollowedTwiceError, match="run east-1 follows a log into target table orders"):
         beside.leases.take("target orders", "c", 3)
+
+
+def test_rows_above_a_number_are_taken_back_with_their_part_of_the_sums(receiving: RunLedger) -> None:
+    received = receiving.received
+    assert received.applied([call(b"1"), call(b"2")], NOTHING) == {"orders": 2}
+    assert received.applied([call(b"3"), call(table="items")], NOTHING) == {"orders": 3, "items": 1}
+    items, orders = received.totals()
+    assert received.take_back("orders", 3, NOTHING) == 0
+    assert received.totals() == [items, orders]
+    assert received.take_back("orders", 1, NOTHING) == 2
+    assert received.totals() == [
+        items, replace(orders, calls=1, entries=2, cells=6, bytes=100, repeated=1, late=3),
+    ]  # fmt: skip
+    assert list(received.contents("orders")) == [b"1"]
+    assert received.take_back("orders", 0, NOTHING) == 1
+    assert received.totals() == [items]
+
+
+def test_new_rows_have_numbers_above_the_given_ones(receiving: RunLedger) -> None:
+    assert receiving.received.applied([call()], NOTHING, {"orders": 7}) == {"orders": 8}
+    assert receiving.received.applied([call()], NOTHING, {"orders": 7}) == {"orders": 9}
+
+
+def test_nothing_is_taken_back_once_the_lease_is_lost(receiving: RunLedger) -> None:
+    def lost(connection: Connection) -> None:
+        raise WalferryError("lost")
+
+    receiving.received.applied([call(b"1")], NOTHING)
+    with pytest.raises(WalferryError, match="lost"):
+        receiving.received.take_back("orders", 0, lost)
+    assert list(receiving.received.contents("orders")) == [b"1"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from unit.migration.setup.memory_cluster import MemoryCluster
+from unit.receive.kafka_world import World
 from unit.receive.two_clusters import KEYS, MemoryWithQuotas
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger
@@ -32,8 +33,9 @@ def spec(make_spec: Callable[..., ResolvedReceiveSpec]) -> ResolvedReceiveSpec:
 
 @pytest.fixture
 def source() -> MemoryCluster:
-    """Has both tables, whose families are replicated."""
+    """Has both tables, whose families are replicated. Its servers do not tell their settings."""
     made = MemoryCluster("west")
+    made.site = None
     made.add("shop:orders", d="1", e="1")
     made.add("shop:items", d="1")
     return made
@@ -58,3 +60,11 @@ def both(source: MemoryCluster, target: MemoryWithQuotas, monkeypatch: pytest.Mo
     monkeypatch.setattr(receive_plan, "HBaseClient", client)
     monkeypatch.setattr(sink_tables, "open_sink", client)
     monkeypatch.setattr(sink_tables, "exceeded_quotas", lambda client: client.quotas)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
+        made = World(ledger, monkeypatch)
+        with made.opened:
+            yield made

@@ -23,8 +23,9 @@ from walferry.ledger import Ledger
 from walferry.ledger.batches import in_one
 from walferry.receive import applying
 from walferry.receive.applying import apply_entries
-from walferry.receive.holding import Holding, NotHeldError, OutOfTimeError
-from walferry.receive.seen import Applied, Seen
+from walferry.receive.holding import NotHeldError, OutOfTimeError
+from walferry.receive.seen import seen_of
+from walferry.receive.target_table import TargetTable
 from walferry.run.spec import TablePair
 
 Key = tuple[int, str]
@@ -47,9 +48,10 @@ class Target:
         """As the lease's next holder does."""
         guard = SimpleNamespace(mark_dirty=lambda rows, why: self.dirty.append((rows, why)))
         route: Any = SimpleNamespace(guard=guard)
-        seen = Seen(self.received.floors("t1"), map(Applied.decode, self.received.contents("t1")))
         pair = TablePair(source="t1", target="copy")
-        self.holding = Holding(pair, route, in_one(), self.received, seen, threading.Lock())
+        self.holding = TargetTable(
+            pair, lambda: None, in_one(), self.received, seen_of(self.received, "t1"), threading.Lock(), route
+        )
         self.holding.route_until = lambda deadline: route  # type: ignore[method-assign]
 
     def _send(self, _: Any, parts: Sequence[Part]) -> list[Refusal]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from unit.migration.setup.memory_cluster import MemoryCluster
+from unit.receive.two_clusters import KAFKA_KEYS
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
@@ -16,6 +17,8 @@ from walferry.hbase.peers import add_disabled_peer
 from walferry.ledger import Ledger
 from walferry.receive import ending, receive_plan
 from walferry.receive.ending import clear, look_at_source
+from walferry.receive.kafka_spec import ResolvedKafkaReceiveSpec
+from walferry.receive.place import receive_run
 from walferry.receive.presence import ForeignPathError, StillShownError
 from walferry.receive.start import open_receive
 from walferry.run.receive_spec import ResolvedReceiveSpec
@@ -155,3 +158,19 @@ def test_each_process_records_its_place_before_it_makes_it(ledger: Ledger, spec:
     run.objects.removed("target", "sink", PATH)
     open_receive(ledger, spec, "kim")
     assert [(item.name, item.state) for item in run.objects.all()] == [(PATH, "planned")]
+
+
+def test_of_a_run_without_a_target_the_nodes_are_removed_where_its_spec_says(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[tuple[str, str]] = []
+    monkeypatch.setattr(ending, "remove", lambda address, path: removed.append((address.zookeeper, path)))
+    for zookeeper, place in ((None, "west:2181"), ("zk:1", "zk:1")):
+        spec = ResolvedKafkaReceiveSpec.model_validate(KAFKA_KEYS | {"receive": {"zookeeper": zookeeper}})
+        with receive_run(ledger, open_receive(ledger, spec, "kim")) as run:
+            run.ledger.end("aborted", "kim")
+            name = f"sink /walferry/receive/topics in ZooKeeper at {place}"
+            assert (clear(run, dry_run=True).removed, removed) == ([name], [])
+            assert clear(run).removed == [name]
+            assert removed.pop() == (place, "/walferry/receive/topics")
+            assert [item.state for item in run.ledger.objects.all()] == ["removed"]

@@ -15,14 +15,16 @@ from kazoo.exceptions import ConnectionLoss
 
 from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import steady_s
-from walferry.errors import TransientError
+from walferry.errors import TransientError, UsageError
 from walferry.hbase.errors import ZooKeeperError
 from walferry.receive import holding
-from walferry.receive.holding import HeldTables, NotHeldError, OutOfTimeError, _Until
+from walferry.receive.holding import HeldTables, Holding, NotHeldError, NotPreparedError, OutOfTimeError
+from walferry.receive.target_table import LEAST_REQUEST_SECONDS, TargetTable, _Until
 from walferry.replay.rights import lease
 from walferry.replay.rights.lease import LeaseHeldError
 from walferry.run.spec import TablePair
 
+Prepare = Callable[[Callable[[], bool], Callable[[str], None]], bool]
 TABLES = [TablePair(source=name, target=name) for name in ("a", "b", "c")]
 
 
@@ -34,34 +36,31 @@ class Leases:
         self.taken: list[str] = []
         self.members = ["p1"]
         self.fails: Callable[[], None] = lambda: None
-        self.guard: Callable[[Sequence[str]], None] = lambda tables: None
-        monkeypatch.setattr(holding, "held", self._held)
-        monkeypatch.setattr(holding, "route_under", lambda *_: SimpleNamespace(guard=lambda tables: self.guard(tables)))
-        monkeypatch.setattr(holding, "lease_check_of", lambda *_: None)
+        self.guard: Callable[[], None] = lambda: None
+        self.prepare: Prepare = lambda wanted, tell: True
         for name, seconds in (("LOOK_SECONDS", 0.01), ("AGAIN_SECONDS", 0.02), ("END_SECONDS", 5.0)):
             monkeypatch.setattr(holding, name, seconds)
 
     @contextmanager
-    def _held(self, run: Any, pairs: Sequence[TablePair], wait_seconds: float) -> Iterator[None]:
-        (pair,) = pairs
+    def opened(self, process: str, pair: TablePair) -> Iterator[Holding]:
         self.fails()
         if (other := self.holders.get(pair.target)) is not None:
             raise LeaseHeldError("another", table=pair.target, holder=f"run east-1 ({other})")
-        self.holders[pair.target] = run.actor
+        self.holders[pair.target] = process
         self.taken.append(pair.target)
+        nothing: Any = None
         try:
-            yield
+            yield Holding(pair, lambda: self.guard(), nothing, nothing, nothing, threading.Lock())
         finally:
             del self.holders[pair.target]
 
     @contextmanager
-    def process(self, name: str) -> Iterator[HeldTables]:
-        received = SimpleNamespace(floors=lambda table: {}, contents=lambda table: [])
-        run: Any = SimpleNamespace(
-            tables=TABLES, actor=name, run_id="east-1", ledger=SimpleNamespace(received=received),
-            target=SimpleNamespace(zk=None),
+    def process(self, name: str) -> Iterator[HeldTables[Holding]]:
+        to: Any = SimpleNamespace(
+            pairs=TABLES, run_id="east-1", zk=None, lease_of=str, opened=lambda pair: self.opened(name, pair),
+            prepare=lambda holding, wanted, tell: self.prepare(wanted, tell),
         )  # fmt: skip
-        tables = HeldTables(run, lambda: self.members, name)
+        tables: HeldTables[Holding] = HeldTables(to, lambda: self.members, name)
         tables.begin()
         try:
             yield tables
@@ -106,13 +105,61 @@ def test_no_error_keeps_a_table_from_being_tried_again(leases: Leases, error: Ex
         assert tables.trouble == {}
 
 
+def test_what_only_a_person_can_mend_is_tried_less_and_less_often(leases: Leases) -> None:
+    tries: list[float] = []
+
+    def fails() -> None:
+        tries.append(time.monotonic())
+        raise UsageError("the topic has another number of partitions")
+
+    leases.fails = fails
+    with leases.process("p1") as tables:
+        until(lambda: len(tries) >= 15)  # of three tables
+        assert tries[-1] - tries[0] > 0.04 + 0.08 + 0.16 + 0.32
+        leases.fails = lambda: None
+        until(lambda: len(tables.held) == 3)
+
+
+def is_prepared(tables: HeldTables[Holding], table: str) -> bool:
+    try:
+        tables.require_prepared(table)
+    except NotPreparedError as error:
+        return str(error) != "rows are copied"
+    return True
+
+
+def test_no_call_uses_a_table_before_it_is_prepared_and_another_process_goes_on_with_that(leases: Leases) -> None:
+    ready = threading.Event()
+
+    def prepare(wanted: Callable[[], bool], tell: Callable[[str], None]) -> bool:
+        while wanted():
+            tell("rows are copied")
+            if ready.is_set():
+                return True
+        return False
+
+    leases.prepare = prepare
+    with leases.process("p1") as first:
+        until(lambda: len(leases.holders) == 3)
+        for pair in TABLES:
+            until(lambda pair=pair: not is_prepared(first, pair.target))  # type: ignore[misc]
+        assert first.held == {}
+        leases.members = ["p2"]
+        with leases.process("p2") as second:
+            until(lambda: set(leases.holders.values()) == {"p2"})
+            ready.set()
+            until(lambda: len(second.held) == 3)
+            assert second.trouble == {}
+            assert all(is_prepared(second, pair.target) for pair in TABLES)
+
+
 def test_a_lease_that_is_lost_is_taken_again(leases: Leases) -> None:
     with leases.process("p1") as tables:
         until(lambda: len(tables.held) == 3)
         before = len(leases.taken)
 
-        def lost(_: Sequence[str]) -> None:
-            leases.guard = lambda tables: None
+        def lost() -> None:
+            leases.guard = lambda: None
             raise lease.LeaseLostError("lost", table="a", number=1)
 
         leases.guard = lost
@@ -183,8 +230,9 @@ def test_a_request_takes_no_longer_than_its_call_has_left(monkeypatch: pytest.Mo
         limits: WriteLimits
 
     route: Any = Route(None, limits)
-    one: Any = holding.Holding(TABLES[0], route, None, None, None, threading.Lock())  # type: ignore[arg-type]
+    nothing: Any = None
+    one = TargetTable(TABLES[0], nothing, nothing, nothing, nothing, threading.Lock(), route)
     assert one.route_until(steady_s() + 100).limits.request_seconds == 30
     assert 19 < one.route_until(steady_s() + 20).limits.request_seconds <= 20
-    assert one.route_until(steady_s() - 1).limits.request_seconds == holding.LEAST_REQUEST_SECONDS
+    assert one.route_until(steady_s() - 1).limits.request_seconds == LEAST_REQUEST_SECONDS
     assert one.route_until(steady_s() + 100).limits.lanes == 1

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from unit.migration.setup.memory_cluster import MemoryCluster
-from unit.receive.two_clusters import MemoryWithQuotas
+from unit.receive.two_clusters import KAFKA_KEYS, MemoryWithQuotas
 from walferry.errors import UsageError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.errors import ConnectionFailedError
 from walferry.hbase.peers import add_disabled_peer, enable_peer
-from walferry.receive.receive_plan import add_peer_command, examine, require
+from walferry.receive import into_kafka, receive_plan
+from walferry.receive.kafka_run import presented_id
+from walferry.receive.kafka_spec import ResolvedKafkaReceiveSpec
+from walferry.receive.receive_plan import add_peer_command, as_facts, examine, require
 from walferry.run.receive_spec import ResolvedReceiveSpec
+from walferry.storage import Local
 
 pytestmark = pytest.mark.usefixtures("both")
 
@@ -99,6 +105,55 @@ def test_a_peer_of_the_source_that_leads_to_the_run_is_named_with_what_it_lacks(
     assert len(told(spec, "warn")) == 1
 
 
+def test_a_target_table_that_is_to_be_empty_and_is_not_is_told_unless_the_run_has_filled_it(
+    make_spec: Callable[..., ResolvedReceiveSpec], target: MemoryWithQuotas
+) -> None:
+    spec = make_spec(receive={"history": "scan"})
+    assert told(spec, "warn") == []
+    target.filled.add("east:items")
+    (warning,) = told(spec, "warn")
+    assert warning.startswith("east:items: the target table is not empty: nothing is copied or applied to it until")
+    assert examine(spec, {"shop:items"}).findings == []
+    assert told(make_spec(), "warn") == []
+
+
+SHIPPED = {"hbase.replication.bulkload.enabled": "true", "hbase.replication.cluster.id": "west"}
+
+
+@pytest.mark.parametrize(
+    ("site", "says"),
+    [
+        ({}, "hbase.replication.bulkload.enabled is not true at the source"),
+        ({"hbase.replication.bulkload.enabled": "true"}, "but hbase.replication.cluster.id is not set"),
+    ],
+)
+def test_a_source_that_does_not_ship_bulk_loads_is_warned_of(
+    spec: ResolvedReceiveSpec, source: MemoryCluster, site: dict[str, str], says: str
+) -> None:
+    source.site = site
+    assert told(spec) == []
+    (warning,) = told(spec, "warn")
+    assert warning.startswith("bulk loads: ")
+    assert says in warning
+
+
+def test_bulk_loads_whose_files_cannot_be_read_from_here_are_warned_of(
+    make_spec: Callable[..., ResolvedReceiveSpec], source: MemoryCluster, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(receive_plan, "file_system", lambda cluster, address: Local())
+    here = {"zookeeper": "west:2181", "webhdfs": "http://west:1", "rootdir": f"file://{tmp_path}"}
+    spec = make_spec(source=here)
+    source.site = SHIPPED
+    (tmp_path / "data/shop/orders").mkdir(parents=True)
+    (warning,) = told(spec, "warn")
+    assert "its files cannot be read from here: " in warning
+    assert f"{tmp_path}/data/shop/items" in warning
+    assert f"Let this process read {tmp_path}/data and {tmp_path}/archive" in warning
+    (tmp_path / "data/shop/items").mkdir()
+    assert examine(spec).findings == []
+
+
 def test_a_name_that_leads_other_machines_to_themselves_is_told(make_spec: Callable[..., ResolvedReceiveSpec]) -> None:
     assert "give --host" in told(make_spec().at("localhost.localdomain", 1), "warn")[0]
     assert told(make_spec().at("east-1.example", 1), "warn") == []
@@ -108,3 +163,28 @@ def test_a_cluster_that_does_not_answer_is_named(spec: ResolvedReceiveSpec, targ
     target.away = True
     with pytest.raises(ConnectionFailedError, match="east does not answer"):
         examine(spec)
+
+
+def test_without_a_target_the_topics_are_examined_and_what_is_wrong_with_them_is_a_refusal(
+    source: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = ResolvedKafkaReceiveSpec.model_validate(KAFKA_KEYS)
+    monkeypatch.setattr(source, "cluster_uuid", lambda: UUID(int=5), raising=False)
+    topics = {"topics": {"shop:orders": "shop.orders"}, "partitions": {}, "positions": "walferry.topics.positions"}
+    monkeypatch.setattr(into_kafka, "examine_topics", lambda *_: topics)
+    found = examine(spec)
+    assert (found.findings, found.target_version, found.topics) == ([], None, topics)
+    assert found.target_cluster_id == str(presented_id(UUID(int=5), "topics"))
+    assert add_peer_command(spec) == (
+        "add_peer 'topics', CLUSTER_KEY => \"west:2181:/walferry/receive/topics\", "
+        'TABLE_CFS => { "shop:orders" => [], "shop:items" => [] }'
+    )
+    assert as_facts(found, spec)["topics"] == topics
+
+    def refuses(*_: object) -> None:
+        raise UsageError("unknown topic shop.orders: create it with N partitions")
+
+    monkeypatch.setattr(into_kafka, "examine_topics", refuses)
+    del source.descriptors["shop:items"]
+    with pytest.raises(UsageError, match="shop:items: the source has no such table; kafka: unknown topic"):
+        require(examine(spec))

@@ -14,89 +14,60 @@ from uuid import UUID
 
 import pytest
 
-from unit.receive.call_builder import Sent, call
+from unit.receive.call_builder import REGION, Sent, received
+from unit.receive.processes import HERE, SOURCE, TARGET, Process, running
 from walferry.errors import TransientError
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.authentication import Simple
 from walferry.hbase.errors import RemoteError, RemoteTransientError
-from walferry.hbase.rpc import CODEC_WITH_TAGS, RpcConnection
-from walferry.hbase.rpc_server import RpcServer
 from walferry.receive import receiver
-from walferry.receive.holding import not_held
-from walferry.receive.receiver import Receiver
-from walferry.receive.standing import Standing
+from walferry.receive.holding import NotPreparedError, not_held
 from walferry.run.spec import TablePair
 
-SOURCE, TARGET = UUID(int=5), UUID(int=7)
-HERE = (0, 5)
-"""the source, as a key names it"""
 CELL = encode_cell(b"r", b"d", b"q", 1, 4, b"v")
+UNKNOWN = encode_cell(b"\0", b"METAFAMILY", b"HBASE::NEW", 1, 4, b"v")
 LOAD = encode_cell(b"\0", b"METAFAMILY", b"HBASE::BULK_LOAD", 1, 4, b"v")
-
-
-class Process:
-    """A receiver with its server. `held`: the target tables that it holds; `holders`: who has others."""
-
-    def __init__(self, server: RpcServer, port: int, loop: asyncio.AbstractEventLoop, handler: Receiver) -> None:
-        self.server, self.port, self.loop, self.handler = server, port, loop, handler
-        self.name = f"127.0.0.1,{port},1"
-
-    def send(self, *entries: Sent, service: str = "AdminService") -> None:
-        parameter, cells = call(entries, replicationClusterId="")
-        connection = RpcConnection(f"127.0.0.1:{self.port}", service, CODEC_WITH_TAGS, Simple("hbase"))
-        try:
-            connection.call("ReplicateWALEntry", parameter, pb.ReplicateWALEntryResponse, cells)
-        finally:
-            connection.close()
 
 
 class Cluster:
     """Processes that share tables, and what they have applied."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, start_ms: int | None = None) -> None:
+        self.start_ms, self.at_once = start_ms, 100
+        self.rested: list[set[str]] = []
+        self.since_ms = 0
+        self.prepares: set[str] = set()
+        """the tables that their holders still prepare"""
         self.processes: list[Process] = []
         self.held: dict[str, int] = {"t1": 0, "t2": 1}
         """by target table, the process that holds it"""
         self.applied: list[tuple[int, str, list[int]]] = []
         """process, table, and the numbers of the entries"""
         self.slow: Callable[[str, int], None] = lambda table, number: None
-        monkeypatch.setattr(receiver, "apply_entries", self._apply)
         monkeypatch.setattr(receiver, "AGAIN_SECONDS", 0.05)
 
-    def _apply(self, holding: Any, batch: Any, picked: Any, deadline: float) -> None:
-        numbers = batch.sequence_number[picked].tolist()
+    def apply(self, holding: Any, batch: Any, picked: Any, deadline: float) -> Any:
+        numbers = batch.sequence_number[picked[: self.at_once]].tolist()
         self.slow(holding.table, numbers[0])
         self.applied.append((holding.process, holding.table, numbers))
+        return picked[self.at_once :]
+
+    async def at_rest(self, regions: set[str], tell: object) -> None:
+        self.rested.append(regions)
 
     @contextmanager
     def process(self) -> Iterator[Process]:
         number = len(self.processes)
 
-        run: Any = SimpleNamespace(
-            tables=[TablePair(source="t1", target="t1"), TablePair(source="old", target="t2")],
-            source=SimpleNamespace(cluster_uuid=lambda: SOURCE), target=SimpleNamespace(cluster_uuid=lambda: TARGET),
-            record=SimpleNamespace(name="run"),
+        to: Any = SimpleNamespace(
+            pairs=[TablePair(source="t1", target="t1"), TablePair(source="old", target="t2")],
+            source_id=SOURCE, sink_id=TARGET, calls_at_once=4, apply=self.apply,
+            at_rest=self.at_rest, close=lambda: None,
         )  # fmt: skip
         tables: Any = Tables(self, number)
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, daemon=True)
-        thread.start()
-        standing = Standing("")
-        handler = Receiver(run, tables, standing)
-        server = RpcServer(handler.handle, host="127.0.0.1", port=0, memory_bytes=1 << 24, read_seconds=5)
-        port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
-        made = Process(server, port, loop, handler)
-        standing.server = made.name
-        self.processes.append(made)
-        try:
+        with running(to, tables, self.start_ms) as made:
+            self.processes.append(made)
             yield made
-        finally:
-            asyncio.run_coroutine_threadsafe(server.close(), loop).result(10)
-            handler.close()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
 
 
 class Tables:
@@ -110,19 +81,25 @@ class Tables:
     def held(self) -> list[str]:
         return [table for table, process in self._cluster.held.items() if process == self._process]
 
+    def require_prepared(self, table: str) -> None:
+        if table in self._cluster.prepares and self._cluster.held.get(table) == self._process:
+            raise NotPreparedError(f"{table} is being copied")
+
     def holding(self, table: str) -> Any:
         if table not in self.held:
             raise not_held(table)
-        return SimpleNamespace(process=self._process, table=table)
+        return SimpleNamespace(process=self._process, table=table, since_ms=self._cluster.since_ms)
 
     def holder(self, table: str) -> str | None:
         place = self._cluster.held.get(table)
         return None if place is None else self._cluster.processes[place].name
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    made = Cluster(monkeypatch)
+@pytest.fixture(params=[{}])
+def cluster(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Parametrized with keyword arguments of Cluster."""
+    made = Cluster(monkeypatch, **request.param)
+    received(Sent([CELL]))  # the kernels are loaded before a call's time begins
     with ExitStack() as opened:
         for _ in range(2):
             opened.enter_context(made.process())
@@ -176,7 +153,8 @@ def test_calls_of_one_region_are_applied_one_after_the_other_also_by_way_of_anot
 def test_a_call_that_takes_too_long_is_refused_and_its_repetition_waits_for_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(receiver, "PASSED_ON_SECONDS", 0.1)
     go_on, waits = threading.Event(), [True]
 
     def slow(_: str, __: int) -> None:
@@ -230,7 +208,8 @@ def test_edits_that_the_target_had_first_are_left_out(cluster: Cluster) -> None:
         (edit(table="unknown"), "table unknown is none of the run's"),
         (edit(clusters=[(0, 9)]), f"comes from cluster {UUID(int=9)}"),
         (edit(clusters=[]), "comes from cluster .unknown."),
-        (Sent([LOAD]), "a bulk load of t1"),
+        (Sent([LOAD], clusters=[HERE]), "the marker of a bulk load of t1 .* cannot be read"),
+        (Sent([UNKNOWN], clusters=[HERE]), "a marker of t1 is of no known kind"),
     ],
 )
 def test_what_is_not_to_be_applied_is_refused_whole_and_the_source_keeps_it(
@@ -245,3 +224,76 @@ def test_what_is_not_to_be_applied_is_refused_whole_and_the_source_keeps_it(
 def test_other_requests_than_those_of_replication_are_refused(cluster: Cluster) -> None:
     with pytest.raises((RemoteError, RemoteTransientError), match="no call that a receiver answers"):
         cluster.processes[0].send(edit(), service="ClientService")
+
+
+@pytest.mark.parametrize("cluster", [{"start_ms": 1700000000000}], indirect=True)
+def test_what_was_written_before_the_start_is_left_out_and_acknowledged(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "walferry.receive.older")
+    cluster.processes[0].send(edit(1, time=1699999999999), edit(2, time=1700000000000))
+    cluster.processes[0].send(edit(3, time=1))
+    assert cluster.applied == [(0, "t1", [2])]
+    assert "1 entry is left out, written before the start of the run at 2023-11-14 22:13:20 UTC" in caplog.text
+
+
+def test_what_was_written_before_the_copy_of_its_table_is_left_out_and_acknowledged(cluster: Cluster) -> None:
+    cluster.since_ms = 1700000000000
+    cluster.processes[0].send(edit(1, time=1699999999999), edit(2, time=1700000000000))
+    cluster.processes[1].send(edit(3, time=1))
+    assert cluster.applied == [(0, "t1", [2])]
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_table_that_is_still_copied_is_refused_at_once_with_that_reason_and_counts_as_no_fault(
+    cluster: Cluster, process: int
+) -> None:
+    cluster.prepares = {"t1"}
+    began = time.monotonic()
+    with pytest.raises(RemoteTransientError, match="t1 is being copied"):
+        cluster.processes[process].send(edit(1))
+    assert time.monotonic() - began < 5
+    standing = cluster.processes[process].handler._standing.row("serving", (), 0)
+    assert (standing.calls, standing.refused, standing.last_refusal) == (1, 0, "")
+
+
+def test_the_reason_of_the_holder_reaches_who_has_passed_a_call_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 3.0)
+
+    async def at_rest(regions: set[str], tell: Callable[[str], None]) -> None:
+        tell("a bulk load is being applied")
+        await asyncio.sleep(60)
+
+    for process in cluster.processes:
+        process.handler._to.at_rest = at_rest  # type: ignore[assignment, method-assign]
+    with pytest.raises(RemoteTransientError, match="a bulk load is being applied"):
+        cluster.processes[1].send(edit(1))
+
+
+def test_a_bug_is_counted_as_a_refusal(cluster: Cluster) -> None:
+    def slow(table: str, number: int) -> None:
+        raise IndexError("a bug")
+
+    cluster.slow = slow
+    with pytest.raises((RemoteError, RemoteTransientError), match="internal error"):
+        cluster.processes[0].send(edit(1))
+    assert cluster.processes[0].handler._standing.row("serving", (), 0).last_refusal == "a bug"
+
+
+def test_markers_of_bulk_loads_go_where_the_edits_go_in_their_order(cluster: Cluster) -> None:
+    told = pb.BulkLoadDescriptor(
+        table_name=pb.TableName(namespace=b"default", qualifier=b"t1"), encoded_region_name=REGION.encode(),
+        stores=[pb.StoreDescriptor(family_name=b"d", store_home_dir="d", store_file=["one"])], bulkload_seq_num=2,
+    )  # fmt: skip
+    marker = encode_cell(b"\0", b"METAFAMILY", b"HBASE::BULK_LOAD", 1, 4, told.SerializeToString())
+    cluster.processes[0].send(edit(1), Sent([marker], number=2, clusters=[HERE]), edit(3))
+    assert cluster.applied == [(0, "t1", [1, 2, 3])]
+
+
+def test_the_rest_of_a_call_is_applied_once_its_regions_are_at_rest(cluster: Cluster) -> None:
+    cluster.at_once = 2
+    cluster.processes[0].send(edit(1), edit(2), edit(3))
+    assert cluster.applied == [(0, "t1", [1, 2]), (0, "t1", [3])]
+    assert cluster.rested == [{f"t1 {REGION}"}] * 3

@@ -49,5 +49,7 @@ def test_the_name_of_an_unfinished_run_of_another_kind_is_refused(ledger: Ledger
 def test_another_spec_is_refused_and_what_may_change_is_recorded(ledger: Ledger, make_spec: MakeSpec) -> None:
     open_receive(ledger, make_spec(), "kim")
     assert open_receive(ledger, make_spec(max_lag=7, throttle={"write_cells": 5}), "kim").spec["max_lag"] == 7
+    with pytest.raises(UsageError, match=r"another spec \(receive.history\)"):
+        open_receive(ledger, make_spec(receive={"history": "scan"}), "kim")
     with pytest.raises(UsageError, match=r"another spec \(tables\).*end it by `walferry abort east"):
         open_receive(ledger, make_spec(tables=["shop:orders"]), "kim")

@@ -11,6 +11,7 @@ from unit.receive.two_clusters import KEYS
 from unit.run.progress.received_ledger import OTHER, REFUSED, come, receiver, refuses
 from walferry.ledger import Ledger, RunLedger
 from walferry.receive.watching import LONGEST_WAIT_MS, look
+from walferry.run.notes.history import History
 
 NOW = 1_700_000_000_000
 
@@ -91,6 +92,23 @@ def test_refusals_are_over_once_none_has_come_for_longer_than_a_source_waits(run
     time.on(60)
     run.received.beat(refuses(ago_s=0))
     assert told(run, 1) == []
+
+
+def test_a_copy_that_cannot_go_on_is_told_and_refusals_for_other_reasons_meanwhile(run: RunLedger, time: Clock) -> None:
+    keys = KEYS | {"receive": {"path": None, "history": "scan"}}
+    copies = run.whole.of(run.whole.open_run("copies", "kim", keys, "kim", "receive").run_id)
+    copies.received.beat(receiver())
+    History(waits="the source does not answer", waits_ms=NOW).keep(copies, "shop:orders")
+    time.on(119)
+    copies.received.beat(receiver())
+    assert told(copies) == []
+    time.on(2)
+    copies.received.beat(refuses())
+    assert told(copies) == [("receive", "history of shop:orders")]
+    History("east", 7, 0, ((b"", b""),), 1).keep(copies, "shop:orders")
+    time.on(300)
+    copies.received.beat(refuses())
+    assert told(copies) == [("receive", "refusing")]
 
 
 def test_a_lag_above_the_runs_own_is_told_at_once(run: RunLedger) -> None:

@@ -11,13 +11,14 @@ from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.errors import UsageError
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Ledger
-from walferry.run.given_spec import load_receive_spec, parse_keys, resolve_receive
+from walferry.receive.given import load_receive_spec
+from walferry.run.given_spec import parse_keys, resolve_receive
 from walferry.run.receive_spec import DEFAULT_PORT, ReceiveSpec, Receiving, ResolvedReceiveSpec
 from walferry.run.recorded_spec import spec_of
 from walferry.run.spec import Cluster, Options
 
 EXAMPLE = Path(__file__).parents[3] / "receive.example.yaml"
-OF_A_RUN = ("name", "source", "target", "tables", "max_lag", "receive")
+OF_A_RUN = ("name", "source", "target", "tables", "max_lag", "source_requests", "receive")
 
 
 def resolved(**keys: Any) -> ResolvedReceiveSpec:
@@ -45,6 +46,14 @@ def test_a_migrations_key_that_does_nothing_here_is_refused_even_with_its_defaul
         ({"receive": {"path": "/walferry/leases/orders"}}, "receive.path: walferry has other nodes there"),
         ({"receive": {"path": "/hbase"}}, "receive.path: /hbase is the target's own node"),
         ({"receive": {"path": "/hbase/rs"}}, "receive.path: /hbase/rs is the target's own node"),
+        ({"receive": {"login": {"principal": "hbase", "keytab": "/k"}}}, "receive.login.principal: "),
+        ({"receive": {"login": {"principal": "hbase@R", "keytab": "/k"}}}, "receive.login.principal: "),
+        ({"receive": {"login": {"principal": "hbase/_HOST@R", "keytab": "k"}}}, "receive.login.keytab: "),
+        (
+            {"receive": {"login": {"principal": "hbase/_HOST@R", "keytab": "/k", "senders": ["hbase"]}}},
+            "receive.login.senders",
+        ),
+        ({"receive": {"history": "scan", "start": "2026-01-01T00:00:00Z"}}, "start: with `history` the copy says"),
         ({"receive": {"memory": "63MiB"}}, "receive.memory: "),
         ({"receive": {"memory": "much"}}, "receive.memory: "),
         ({"receive": {"host": "a"}}, "receive.host: unknown key"),
@@ -75,6 +84,23 @@ def test_the_peer_finds_the_run_below_its_path_in_the_targets_zookeeper() -> Non
     assert resolved(target=target).cluster_key == "z1,z2:2181:/walferry/receive/move"
     spec = resolved(target=target | {"zookeeper": "z1:2181,z2:2182"}, receive={"path": "/other"})
     assert spec.cluster_key == "z1:2181,z2:2182:2181:/other"
+
+
+def test_each_process_is_a_service_of_its_own_host_which_is_not_recorded() -> None:
+    login = {"principal": "hb/_HOST@EXAMPLE.COM", "keytab": "/etc/hb.keytab"}
+    spec = resolved(receive={"login": login})
+    assert spec.receive.login is not None
+    service = spec.receive.login.service("A.Example")
+    assert (service.principal, service.keytab) == ("hb/a.example@EXAMPLE.COM", "/etc/hb.keytab")
+    assert "login" not in spec.as_recorded()["receive"]
+    clients = ("hb/source@EXAMPLE.COM", "hb@EXAMPLE.COM", "hb/source@OTHER", "hbase/a@EXAMPLE.COM")
+    assert [service.accepts(client) for client in clients] == [True, True, False, False]
+    other = resolved(receive={"login": login | {"senders": ["hbase@OTHER"]}}).receive.login
+    assert other is not None
+    known = [other.service("a").accepts(one) for one in ("hbase/x@OTHER", "hb/a@EXAMPLE.COM", "hbase/x@EXAMPLE.COM")]
+    assert known == [True, False, False]
+    assert other.service("a").is_own("hb/a@EXAMPLE.COM")
+    assert (service.as_client().principal, service.as_client().service) == (service.principal, "hb/_HOST@EXAMPLE.COM")
 
 
 def test_what_is_recorded_is_what_all_processes_share(tmp_path: Path) -> None:

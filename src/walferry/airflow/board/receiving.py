@@ -21,6 +21,7 @@ def receiving(shown: ReceivingShown | None, processes: int, tables: int, size: i
     known = sorted(shown.processes, key=lambda one: (_FIRST.index(one.state), one.server))
     newest = [table.newest_ms for table in shown.tables if table.newest_ms is not None]
     return {
+        "into_kafka": shown.into_kafka,
         "processes": page_of([one.model_dump(exclude={"text"}) for one in known], processes, size),
         "tables": page_of([one.model_dump(exclude={"text"}) for one in shown.tables], tables, size),
         "serving": sum(one.state == "serving" for one in known),

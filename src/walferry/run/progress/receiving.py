@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,9 +11,10 @@ from walferry.amounts import amount, first_of
 from walferry.clock import now_ms, shown_utc
 from walferry.ledger import ReceivedTotal, Receiver, RunLedger, RunRecord
 from walferry.run.heartbeat import ticket_faults
+from walferry.run.notes.history import History, histories
 from walferry.run.progress.lag import lag_of
 from walferry.run.progress.states import State, StateName, meaning
-from walferry.run.recorded_spec import options_of, target_tables
+from walferry.run.recorded_spec import is_into_kafka, options_of, receive_spec_of, target_tables, topics_of
 
 IDLE_MS = 600_000
 """without a call of the source for this long, the run is idle"""
@@ -33,7 +34,9 @@ class ReceiverShown(BaseModel):
     )
     since_ms: int = Field(description="when it began, in ms since 1970 (UTC)")
     at_ms: int = Field(description="its newest heartbeat, in ms since 1970 (UTC)")
-    tables: tuple[str, ...] = Field(description="target tables that it writes")
+    tables: tuple[str, ...] = Field(
+        description="target tables that it writes; of a run into Kafka, the tables whose topics it writes"
+    )
     calls: int = Field(description="calls that it has answered")
     refused: int = Field(description="calls that it has refused")
     held_bytes: int = Field(description="bytes of calls under way")
@@ -48,12 +51,15 @@ class TableReceived(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     table: str = Field(description="the source table")
-    target: str = Field(description="its name at the target")
+    target: str = Field(description="its name at the target; of a run into Kafka, its topic")
     calls: int = Field(description="calls that had entries of it")
     entries: int = Field(description="entries that were applied")
     cells: int = Field(description="cells of these entries")
     bytes: int = Field(description="bytes of these entries")
     repeated: int = Field(description="entries that had been applied before")
+    history: str = Field(
+        description="how far the copy of what the table had already is, in words; empty: nothing is to be copied"
+    )
     late: int = Field(description="entries that came after newer ones of their region")
     newest_ms: int | None = Field(
         description="the newest write time that was applied, in ms since 1970 (UTC); null: none was"
@@ -67,18 +73,17 @@ class ReceivingShown(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    into_kafka: bool = Field(description="whether the run has Kafka in place of a target")
     processes: tuple[ReceiverShown, ...] = Field(description="by name of the server")
     tables: tuple[TableReceived, ...] = Field(description="every table of the run, by name")
     left: tuple[str, ...] = Field(
-        description="nodes in the target's ZooKeeper that an abort has not removed; repeat the abort to remove them"
+        description="nodes in ZooKeeper that an abort has not removed; repeat the abort to remove them"
     )
 
     def lines(self) -> list[str]:
         """The same in words: tables, then processes, then what is left."""
         shown = [table.text for table in self.tables] + [process.text for process in self.processes]
-        return shown + [
-            f"not removed: {node} in the target's ZooKeeper; abort the run again to remove it" for node in self.left
-        ]
+        return shown + [f"not removed: {node} in ZooKeeper; abort the run again to remove it" for node in self.left]
 
 
 def receiving_state(ledger: RunLedger, run: RunRecord) -> State:
@@ -92,6 +97,8 @@ def receiving_state(ledger: RunLedger, run: RunRecord) -> State:
         return _refusing(run, refusing)
     if faults := ticket_faults(ledger):
         return _state(run, "ticket ending", "; ".join(faults), min(one.since_ms for one in serving))
+    if pending := pending_histories(ledger):
+        return _copying(run, pending, min(one.since_ms for one in serving))
     totals, began = ledger.received.totals(), min(one.since_ms for one in serving)
     last = max((total.last_call_ms for total in totals), default=None)
     if now - max(last or 0, began) >= IDLE_MS:
@@ -101,6 +108,24 @@ def receiving_state(ledger: RunLedger, run: RunRecord) -> State:
             came = f"the source has sent nothing since {shown_utc(last, _DAY)}"
         return _state(run, "idle", came, since)
     return _state(run, "receiving", _how_it_goes(ledger, run, serving, totals), began)
+
+
+def pending_histories(ledger: RunLedger) -> dict[str, History]:
+    """By source table, what is still to be copied of what the tables had already, and how far that is."""
+    run = ledger.record
+    if is_into_kafka(run) or receive_spec_of(run).receive.history is None:
+        return {}
+    known = histories(ledger)
+    found = {table: known.get(table, History()) for table in target_tables(run)}
+    return {table: one for table, one in found.items() if not one.is_done}
+
+
+def _copying(run: RunRecord, pending: Mapping[str, History], since_ms: int) -> State:
+    """What is in the way comes first, then what is under way."""
+    told = sorted(pending.items(), key=lambda item: (not item[1].waits, not item[1].peer, item[0]))
+    table, first = told[0]
+    more = f"; {amount(len(told) - 1, 'other table')} to be copied, too" if told[1:] else ""
+    return _state(run, "copying", f"{table}: {first.describe()}{more}", since_ms)
 
 
 def _without_processes(run: RunRecord, known: Sequence[Receiver]) -> State:
@@ -127,7 +152,8 @@ def _how_it_goes(
     lag, most = lag_of(ledger), options_of(run).max_lag
     by = f"{amount(len(serving), 'process serves', 'processes serve')}"
     if not totals:
-        return f"{by}; the source has sent nothing yet"
+        came = sum(one.calls for one in serving)
+        return f"{by}; the source has sent nothing {'that was to be applied ' if came else ''}yet"
     if lag.seconds is None:
         return f"{by}; {lag.unknown}"
     above = f", above `max_lag` ({most} s): the source sends what has piled up, or edits are slow to be applied"
@@ -143,10 +169,15 @@ def receiving_shown(ledger: RunLedger) -> ReceivingShown | None:
     run, now = ledger.record, now_ms()
     if run.kind != "receive":
         return None
-    totals = {total.table: total for total in ledger.received.totals()}
+    totals, topics = {total.table: total for total in ledger.received.totals()}, topics_of(run)
+    copies = histories(ledger) | pending_histories(ledger)
     return ReceivingShown(
+        into_kafka=is_into_kafka(run),
         processes=tuple(_process(one, now) for one in ledger.received.receivers()),
-        tables=tuple(_table(table, target, totals.get(table)) for table, target in target_tables(run).items()),
+        tables=tuple(
+            _table(table, target, topics.get(table), totals.get(table), copies.get(table))
+            for table, target in target_tables(run).items()
+        ),
         left=() if run.state == "running" else tuple(item.name for item in ledger.objects.left("sink")),
     )
 
@@ -182,21 +213,26 @@ def _process(one: Receiver, now: int) -> ReceiverShown:
     )
 
 
-def _table(table: str, target: str, total: ReceivedTotal | None) -> TableReceived:
+def _table(
+    table: str, target: str, topic: str | None, total: ReceivedTotal | None, copied: History | None
+) -> TableReceived:
     sums = total or ReceivedTotal(table, 0, 0, 0, 0, 0, 0, None, None, 0)
     newest = "nothing was applied yet"
     if sums.newest_ms is not None:
         newest = f"newest write {shown_utc(sums.newest_ms, _DAY)}"
     more = [f"{count} {what}" for count, what in ((sums.repeated, "repeated"), (sums.late, "out of order")) if count]
+    place = target if topic is None else f"topic {topic}"
     counts = ", ".join([amount(sums.entries, "entry", "entries"), *more])
     return TableReceived(
         **{
             name: getattr(sums, name)
             for name in ("table", "calls", "entries", "cells", "bytes", "repeated", "late", "newest_ms")
         },
-        target=target,
+        target=topic or target,
+        history="" if copied is None else copied.describe(),
         last_call_ms=None if total is None else total.last_call_ms,
-        text=f"{table} -> {target}: {counts} in {amount(sums.calls, 'call')}; {newest}",
+        text=f"{table} -> {place}: {counts} in {amount(sums.calls, 'call')}; {newest}"
+        f"{'' if copied is None else f'; {copied.describe()}'}",
     )
 
 

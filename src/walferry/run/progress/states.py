@@ -15,7 +15,7 @@ Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
 StateName = Literal[
     "not started", "working", "between phases", "catching up", "following", "waiting for approval",
     "waiting for the write stop", "waiting for a decision", "draining", "comparing", "paused", "held", "gate shut",
-    "ticket ending", "stuck", "gap", "exposed", "differing", "receiving", "idle", "refusing", "no receiver",
+    "ticket ending", "stuck", "gap", "exposed", "differing", "copying", "receiving", "idle", "refusing", "no receiver",
     "failed", "interrupted", "done", "aborted",
 ]  # fmt: skip
 
@@ -122,6 +122,12 @@ STATES: Mapping[StateName, Kind] = {
         "red",
         "rows of a pair differed in its last pass",
         "find out who writes at one side only; mend the rows, and verify the pair again",
+    ),
+    "copying": Kind(
+        "blue",
+        "what source tables have already is being copied (`history: scan`); their edits wait in the source's log "
+        "meanwhile",
+        "wait; if the cause names something that is in the way, mend that",
     ),
     "receiving": Kind(
         "blue",

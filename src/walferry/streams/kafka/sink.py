@@ -170,6 +170,11 @@ class Sink:
                 self.positions[key] = value
         return sent
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether it is of no more use; it may be after a commit that succeeded."""
+        return bool(self._spent)
+
     keeps_changes = keeps_positions = False
     """what was committed is with the brokers"""
 

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 SETTLE_S = 5.0
 """a broker that has just started may not know every topic yet"""
 _NO_TOPICS: Mapping[str, int | None] = {}
+_OF_POSITIONS = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "segment.ms": "3600000"}
+"""only segments that are complete are compacted, and whoever opens a sink reads all that is left"""
 
 
 class Use(Enum):
@@ -223,7 +225,7 @@ def _of_rows(name: str, create: Creation | None, policy: str) -> NewTopic | None
 
 
 def _of_positions(name: str, create: Creation | None) -> NewTopic | None:
-    return None if create is None else NewTopic(name, 1, create.replication, config={"cleanup.policy": "compact"})
+    return None if create is None else NewTopic(name, 1, create.replication, config=_OF_POSITIONS)
 
 
 def _create(admin: AdminClient, topic: NewTopic | None, log: ClientLog) -> None:

@@ -32,6 +32,8 @@ from walferry.streams.message import _change_kernels as kernels
 from walferry.streams.message import _json_kernels as forms
 from walferry.streams.message.images import Images
 
+DECODER_FAILED = "the decoder failed"
+"""how a refusal begins that may quote a value"""
 SCHEMA = 1
 """rises when a field is removed or renamed, or gets another meaning"""
 
@@ -407,7 +409,8 @@ def decoded_values(
         try:
             text = _json(decode(names[table].decode(), family, qualifier, value))
         except Exception as error:  # it is the user's code
-            refused[owner] = f"the decoder failed for column {family!r}, {qualifier!r}: {type(error).__name__}: {error}"
+            where = f"column {family!r}, {qualifier!r}"
+            refused[owner] = f"{DECODER_FAILED} for {where}: {type(error).__name__}: {error}"
             continue
         texts.append(text)
         sizes[cell] = len(text)

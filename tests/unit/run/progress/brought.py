@@ -159,7 +159,7 @@ def brought_to(run: RunLedger, name: StateName) -> State:
         case "differing":
             finish(run, "pass")
             one_pass(run, differs(b"a"))
-        case "receiving" | "idle" | "refusing" | "no receiver":
+        case "copying" | "receiving" | "idle" | "refusing" | "no receiver":
             receive(run, name)
         case "done" | "aborted":
             run.end(name, "kim", "because")

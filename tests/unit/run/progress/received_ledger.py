@@ -8,6 +8,7 @@ from typing import Any
 from walferry import clock
 from walferry.ledger import ReceivedCall, Receiver, RunLedger
 from walferry.ledger.batches import in_one
+from walferry.run.notes.history import History as Copied
 from walferry.run.progress.states import StateName
 
 SERVER = "east-1.example,16040,1700000000000"
@@ -38,6 +39,9 @@ def come(run: RunLedger, age_s: float = 1, table: str = "shop:orders", late: int
 def receive(run: RunLedger, name: StateName) -> None:
     """Bring a run that was just opened to a state."""
     match name:
+        case "copying":
+            run.received.beat(receiver())
+            Copied("east", 7, 0, ((b"row3", b""),), 3, 5, 900, 10.0).keep(run, "shop:orders")
         case "receiving":
             run.received.beat(receiver())
             come(run)

@@ -12,6 +12,7 @@ from unit.run.progress.received_ledger import OTHER, REFUSED, SERVER, come, rece
 from walferry.ledger import Ledger, RunLedger
 from walferry.migration.report import render, summary
 from walferry.run.heartbeat import NOTE
+from walferry.run.notes.history import History
 from walferry.run.progress.lag import RECEIVED_MS, lag_of
 from walferry.run.progress.receiving import IDLE_MS, REFUSING_MS
 from walferry.run.progress.state import state_of
@@ -42,6 +43,59 @@ def run(tmp_path: Path, time: Clock) -> Iterator[RunLedger]:
         yield book.of(book.open_run("east", "kim", SPEC | {"name": "east", "tables": TABLES}, "kim", "receive").run_id)
 
 
+@pytest.fixture
+def copies(tmp_path: Path, time: Clock) -> Iterator[RunLedger]:
+    keys = SPEC | {"name": "east", "tables": TABLES, "receive": {"path": None, "history": "scan"}}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="kim") as book:
+        yield book.of(book.open_run("east", "kim", keys, "kim", "receive").run_id)
+
+
+def test_what_tables_had_already_is_copied_first_and_told_table_by_table(copies: RunLedger) -> None:
+    copies.received.beat(refuses())
+    assert state_of(copies).name == "refusing", "a refusal that is not for the copy comes first"
+    copies.received.beat(receiver())
+    assert state_of(copies).cause == (
+        "shop:items: what it has already is not copied yet; 1 other table to be copied, too"
+    )
+    far = History("east", 7, 0, ((b"row6", b""),), 3, 10, 2_000_000, 60.0)
+    far.keep(copies, "shop:items")
+    state = state_of(copies)
+    assert (state.name, state.cause) == (
+        "copying",
+        "shop:items: what it has already is being copied: 2 of 3 regions, 10 cells, 2.0 MB, about 30 s left; 1 other "
+        "table to be copied, too",
+    )
+    History(waits="the source has no peer that leads here", waits_ms=NOW).keep(copies, "shop:orders")
+    assert state_of(copies).cause.startswith(
+        "shop:orders: copying what it has already waits: the source has no peer that leads here; 1 other table"
+    )
+    shown = status(copies).receiving
+    assert shown is not None
+    assert [one.history for one in shown.tables] == [
+        far.describe(), "copying what it has already waits: the source has no peer that leads here",
+    ]  # fmt: skip
+
+
+def test_calls_of_which_nothing_was_applied_are_told(run: RunLedger) -> None:
+    run.received.beat(receiver(since_s=10, calls=3))
+    assert state_of(run).cause == "1 process serves; the source has sent nothing that was to be applied yet"
+    run.received.beat(receiver(since_s=10, calls=0))
+    assert state_of(run).cause == "1 process serves; the source has sent nothing yet"
+
+
+def test_once_all_is_copied_the_run_is_in_the_states_of_others(copies: RunLedger) -> None:
+    copies.received.beat(receiver())
+    for table in ("shop:items", "shop:orders"):
+        assert state_of(copies).name == "copying"
+        History("east", 7, 0, (), 3, 10, 2_000_000, 60.0).keep(copies, table)
+    assert state_of(copies).name == "idle"
+    copies.received.beat(refuses())
+    assert state_of(copies).name == "refusing"
+    shown = status(copies).receiving
+    assert shown is not None
+    assert {one.history for one in shown.tables} == {"what it had already is copied, 10 cells, 2.0 MB"}
+
+
 def test_a_run_that_no_process_has_served_says_how_one_is_started(run: RunLedger) -> None:
     state = state_of(run)
     assert (state.name, state.colour, state.cause) == ("no receiver", "red", "no process has served yet")
@@ -60,7 +114,7 @@ def test_a_run_whose_processes_are_gone_or_have_left_names_the_last_one(run: Run
 
 def test_one_process_that_serves_is_enough(run: RunLedger) -> None:
     run.received.beat(receiver(ago_s=3600))
-    run.received.beat(receiver(OTHER, since_s=10))
+    run.received.beat(receiver(OTHER, since_s=10, calls=0))
     state = state_of(run)
     assert (state.name, state.cause, state.since_ms) == (
         "receiving", "1 process serves; the source has sent nothing yet", NOW - 10_000,
@@ -204,3 +258,20 @@ def test_the_docs_table_of_these_states_is_the_codes() -> None:
     rows = [f"| {name} | {kind.cause} | {kind.next_step} |" for name, kind in OF_RECEIVING.items()]
     first = lines.index("| state of a run that receives | cause | next step |") + 2
     assert lines[first : lines.index("", first)] == rows
+
+
+def test_a_run_into_kafka_shows_the_topics(tmp_path: Path, time: Clock) -> None:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="kim") as book:
+        spec = {key: SPEC[key] for key in ("source",)} | {"tables": ["shop:orders"], "topic": "east.{table}"}
+        keys = spec | {"name": "topics", "kafka": {"bootstrap": "b:1"}, "max_lag": 30}
+        run = book.of(book.open_run("topics", "kim", keys, "kim", "receive").run_id)
+        run.received.beat(receiver())
+        come(run)
+        shown = status(run).receiving
+        assert shown is not None
+        assert (shown.into_kafka, shown.tables[0].target) == (True, "east.orders")
+        assert shown.tables[0].text.startswith(
+            "shop:orders -> topic east.orders: 2 entries, 1 repeated in 1 call; newest"
+        )
+        assert state_of(run).name == "receiving"
+        assert "shop:orders -> topic east.orders" in render(summary(run))

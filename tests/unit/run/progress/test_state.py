@@ -65,8 +65,8 @@ def test_a_run_that_is_done_names_rows_that_differ_for_a_known_cause(run: RunLed
 
 
 OF_KIND: dict[StateName, RunKind] = {
-    "differing": "pair", "following": "standby", "exposed": "keep", "receiving": "receive", "idle": "receive",
-    "refusing": "receive", "no receiver": "receive",
+    "differing": "pair", "following": "standby", "exposed": "keep", "copying": "receive", "receiving": "receive",
+    "idle": "receive", "refusing": "receive", "no receiver": "receive",
 }  # fmt: skip
 """states that a migration does not have"""
 
@@ -75,7 +75,8 @@ OF_KIND: dict[StateName, RunKind] = {
 @pytest.mark.parametrize("name", get_args(StateName))
 def test_each_state_is_told_with_its_colour_cause_and_next_step(book: Ledger, name: StateName) -> None:
     kind: RunKind = OF_KIND.get(name, "migration")
-    run = book.of(book.open_run("move", "cli kim", SPEC, "kim", kind).run_id)
+    more = {"receive": {"path": None, "history": "scan"}} if name == "copying" else {}
+    run = book.of(book.open_run("move", "cli kim", SPEC | more, "kim", kind).run_id)
     state = brought_to(run, name)
     assert (state.name, state.colour) == (name, STATES[name].colour)
     assert state.cause

@@ -9,6 +9,11 @@ function short(server) {
   return port === undefined ? host : `${host}:${port}`;
 }
 
+function outOfOrder(found) {
+  if (!found.late) return "";
+  return found.into_kafka ? "entries; the header version says so" : "entries; their rows are marked as dirty";
+}
+
 export function receiveTiles(facts) {
   const { run: r, receiving: found } = facts;
   const gone = found.processes.total - found.serving;
@@ -18,7 +23,7 @@ export function receiveTiles(facts) {
     ["Lag", r.lag_seconds === null ? "N/A" : duration(r.lag_seconds), "", r.lag_unknown],
     ["Newest write", found.newest_ms === null ? "none yet" : time(found.newest_ms)],
     ["Calls refused", count(found.refused), r.state === "refusing" ? "bad" : ""],
-    ["Out of order", `${count(found.late)}`, "", found.late ? "entries; their rows are marked as dirty" : ""],
+    ["Out of order", `${count(found.late)}`, "", outOfOrder(found)],
     [r.ended ? "Received for" : "Receives for", duration(r.elapsed_seconds)],
   ];
 }
@@ -37,10 +42,10 @@ export function receiving(found) {
   ]);
   pager("processes", found.processes);
   show(byId("left"), found.left.length > 0);
-  say(byId("left"), `An abort has not removed ${found.left.join(", ")} in the target's ZooKeeper: abort the run again to remove it.`);
+  say(byId("left"), `An abort has not removed ${found.left.join(", ")} in ZooKeeper: abort the run again to remove it.`);
   fill(byId("received-rows"), found.tables.rows, (t) => t.table, (t) => [
     t.table,
-    t.target,
+    found.into_kafka ? `topic ${t.target}` : t.target,
     { text: count(t.entries), class: "number" },
     { text: count(t.cells), class: "number" },
     { text: bytes(t.bytes), class: "number" },
@@ -49,6 +54,7 @@ export function receiving(found) {
     { text: count(t.late), class: "number" },
     { text: when(t.newest_ms), class: "time" },
     { text: when(t.last_call_ms), class: "time" },
+    t.history,
   ]);
   pager("tables", found.tables);
 }
