@@ -30,7 +30,7 @@ def service(kdc: Kdc) -> Service:
     keytab = kdc.keytab(["hbase/localhost"])
     kdc.keytab(["ferry"])
     kdc.keytab(["hbase/elsewhere"])
-    return Service(f"hbase/localhost@{kdc.realm}", str(keytab), frozenset({f"ferry@{kdc.realm}"}), f"hbase@{kdc.realm}")
+    return Service(f"hbase/localhost@{kdc.realm}", str(keytab), frozenset({f"ferry@{kdc.realm}"}))
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ class Stream:
             try:
                 login = login or service.login()
                 answer = login.step(token)
-            except WalferryError as error:  # of which the client is told nothing
+            except WalferryError as error:  # the client is not told why
                 raise login_refused(error.message, _SASL, "GSS initiate failed") from error
             if answer is not None:
                 await self.send(LENGTH.pack(0) + LENGTH.pack(len(answer)) + answer)

@@ -10,32 +10,17 @@ from kazoo.client import KazooClient
 
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.zookeeper import ZooKeeper
-from walferry.ledger import Ledger, RunRecord
 from walferry.receive.kafka_spec import ResolvedKafkaReceiveSpec
-from walferry.run.recorded_spec import read_keys
-from walferry.run.run import LogRun
 from walferry.run.spec import TablePair
-from walferry.streams.kafka.settings import KafkaSettings
-from walferry.streams.message.changes import Form
-from walferry.streams.stream_spec import SecretConnections, environment_secrets, kafka_settings
+from walferry.streams.stream_run import MessagesRun
 
 
-class KafkaReceiveRun(LogRun):
+class KafkaReceiveRun(MessagesRun[ResolvedKafkaReceiveSpec]):
     """A run of kind `receive` without a target."""
 
     _CLIENTS = ("source", "_zookeeper", "source_files", "wal_files")
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        record: RunRecord | str,
-        actor: str | None = None,
-        secrets: SecretConnections = environment_secrets,
-    ) -> None:
-        """As `LogRun`. `secrets`: where connections are kept that have secrets."""
-        super().__init__(ledger, record, actor)
-        self.spec = read_keys(ResolvedKafkaReceiveSpec, self.record, self.record.spec)
-        self.secrets = secrets
+    SPEC = ResolvedKafkaReceiveSpec
 
     @property
     def tables(self) -> list[TablePair]:
@@ -59,15 +44,6 @@ class KafkaReceiveRun(LogRun):
     def presented_id(self) -> UUID:
         """The id of the cluster that the source takes the run for."""
         return presented_id(self.source.cluster_uuid(), self.spec.name)
-
-    def kafka(self) -> KafkaSettings:
-        """How to reach Kafka, read each time: somebody may have changed a secret. Raises UsageError."""
-        return kafka_settings(self.spec, self.secrets)
-
-    def form(self) -> Form:
-        """What messages look like. Raises UsageError if the decoder cannot be imported."""
-        spec = self.spec
-        return Form(self.source.cluster_id(), spec.epoch, spec.bytes_as, spec.selection, spec.decoder())
 
 
 def presented_id(source_id: UUID, name: str) -> UUID:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from walferry.hbase.address import ClusterAddress
-from walferry.run.receive_spec import DEFAULT_PORT, Receiving, path_of
+from walferry.run.receive_spec import DEFAULT_PORT, Receiving, is_below, path_of
 from walferry.streams.stream_spec import ResolvedStreamSpec, StreamSpec
 
 _OF_MESSAGES = (
@@ -83,7 +83,7 @@ class ResolvedKafkaReceiveSpec(ResolvedStreamSpec):
     @model_validator(mode="after")
     def _is_beside_the_source(self) -> Self:
         own, path = self.source.znode, self.path
-        if self.receive.zookeeper is None and (f"{path}/".startswith(f"{own}/") or f"{own}/".startswith(f"{path}/")):
+        if self.receive.zookeeper is None and (is_below(path, own) or is_below(own, path)):
             raise ValueError(f"receive.path: {path} is the source's own node, or above or below it")
         return self
 

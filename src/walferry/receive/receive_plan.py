@@ -48,7 +48,7 @@ class ReceivePlan:
 def examine(spec: AnyReceiveSpec, copied: Collection[str] = ()) -> ReceivePlan:
     """Examine the source, and the target or the topics. Raises the errors of a cluster that cannot be reached.
 
-    `copied`: source tables of which the run has begun to copy what they had already.
+    `copied`: source tables whose earlier rows the run has begun to copy.
     """
     with HBaseClient(spec.source_address()) as source:
         if isinstance(spec, ResolvedReceiveSpec):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
 from walferry.run.spec import ResolvedSpec, Spec
-from walferry.security.accepting import Service
+from walferry.security.accepting import Service, without_host
 
 OWN_NODES = "/walferry"
 """above all of walferry's nodes in ZooKeeper"""
@@ -48,11 +48,8 @@ class ReceiverLogin(BaseModel):
 
     def service(self, host: str) -> Service:
         """The service that a process on this host is."""
-        name, _, realm = self.principal.partition("@")
-        own = f"{name.partition('/')[0]}@{realm}"
-        return Service(
-            self.principal.replace("_HOST", host.lower()), self.keytab, frozenset(self.senders or [own]), own
-        )
+        clients = frozenset(self.senders or [without_host(self.principal)])
+        return Service(self.principal.replace("_HOST", host.lower()), self.keytab, clients)
 
 
 class Receiving(BaseModel):
@@ -113,7 +110,7 @@ class Receiving(BaseModel):
     def _is_a_path(cls, path: str | None) -> str | None:
         if path is not None and not _PATH.fullmatch(path):
             raise ValueError("give a whole path, such as /walferry/receive/orders, without : and ,")
-        if path == OWN_NODES or (path is not None and path.startswith(f"{OWN_NODES}/") and not _is_below(path, ROOT)):
+        if path == OWN_NODES or (path is not None and path.startswith(f"{OWN_NODES}/") and not is_below(path, ROOT)):
             raise ValueError(f"walferry has other nodes there; give a path below {ROOT}, or outside of {OWN_NODES}")
         return path
 
@@ -141,7 +138,7 @@ class ResolvedReceiveSpec(ResolvedSpec):
 
     @model_validator(mode="after")
     def _is_beside_the_target(self) -> Self:
-        if _is_below(self.path, self.target.znode) or _is_below(self.target.znode, self.path):
+        if is_below(self.path, self.target.znode) or is_below(self.target.znode, self.path):
             raise ValueError(f"receive.path: {self.path} is the target's own node, or above or below it")
         return self
 
@@ -175,5 +172,6 @@ def path_of(receiving: Receiving, name: str) -> str:
     return receiving.path or f"{ROOT}/{name}"
 
 
-def _is_below(path: str, node: str) -> bool:
+def is_below(path: str, node: str) -> bool:
+    """Whether a node of ZooKeeper is another one, or below it."""
     return path == node or path.startswith(f"{node}/")

@@ -25,8 +25,6 @@ class Service:
     keytab: str
     clients: frozenset[str]
     """principals without their hosts, "name@REALM" """
-    own: str
-    """the service's own: its processes call each other"""
 
     def check(self) -> None:
         """Raise UsageError if the keytab cannot be read, or lacks the principal's key."""
@@ -38,11 +36,16 @@ class Service:
 
     def accepts(self, client: str) -> bool:
         """Whether calls of a principal are taken, whatever its host."""
-        return _without_host(client) in self.clients
+        return without_host(client) in self.clients
+
+    @property
+    def own(self) -> str:
+        """The service's own principal without its host: its processes call each other."""
+        return without_host(self.principal)
 
     def is_own(self, client: str) -> bool:
         """Whether a principal is a process of this service, whatever its host."""
-        return _without_host(client) == self.own
+        return without_host(client) == self.own
 
     def as_client(self) -> Kerberos:
         """Who a process of the service is to another one, on another host. What it sends there is encrypted, since its
@@ -143,7 +146,7 @@ class ServerLogin:
         )  # fmt: skip
 
 
-def _without_host(principal: str) -> str:
+def without_host(principal: str) -> str:
     """ "name@REALM" of "name/host@REALM" or "name@REALM"; "" for other principals."""
     name, _, realm = principal.rpartition("@")
     parts = name.split("/")

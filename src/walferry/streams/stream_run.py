@@ -1,20 +1,28 @@
-"""One run of a stream: its spec, its ledger, and the source."""
+"""One run that sends messages, such as a stream: its spec, its ledger, and the source."""
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from walferry.clock import now_ms
 from walferry.ledger import Ledger, RunRecord
+from walferry.run.recorded_spec import read_keys
 from walferry.run.run import LogRun
 from walferry.streams.kafka.settings import KafkaSettings
 from walferry.streams.message.changes import Form
-from walferry.streams.stream_spec import SecretConnections, environment_secrets, kafka_settings, recorded_stream_spec
+from walferry.streams.stream_spec import ResolvedStreamSpec, SecretConnections, environment_secrets, kafka_settings
 
 _POSITIONS = "stream has recorded positions"
 """a note of the run: its destination has positions"""
 
 
-class StreamRun(LogRun):
-    """A run of kind `stream`."""
+S = TypeVar("S", bound=ResolvedStreamSpec)
+
+
+class MessagesRun(LogRun, Generic[S]):
+    """A run whose spec says how changes become messages."""
+
+    SPEC: type[S]
 
     def __init__(
         self,
@@ -25,7 +33,7 @@ class StreamRun(LogRun):
     ) -> None:
         """As `LogRun`. `secrets`: where connections are kept that have secrets."""
         super().__init__(ledger, record, actor)
-        self.spec = recorded_stream_spec(self.record)
+        self.spec: S = read_keys(self.SPEC, self.record, self.record.spec)
         self.secrets = secrets
 
     def kafka(self) -> KafkaSettings:
@@ -36,6 +44,12 @@ class StreamRun(LogRun):
         """What changes look like. Raises UsageError if the decoder cannot be imported."""
         spec = self.spec
         return Form(self.source.cluster_id(), spec.epoch, spec.bytes_as, spec.selection, spec.decoder())
+
+
+class StreamRun(MessagesRun[ResolvedStreamSpec]):
+    """A run of kind `stream`."""
+
+    SPEC = ResolvedStreamSpec
 
     @property
     def topics(self) -> dict[str, str]:

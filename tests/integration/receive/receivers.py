@@ -56,6 +56,14 @@ class Receivers:
     started: list[str] = field(default_factory=list)
     """the name of each process as a server"""
 
+    def begin(self, count: int, **config: Any) -> None:
+        """So many processes, and a peer of the source that leads to them, with this configuration."""
+        self.opened.callback(self.stop)
+        for _ in range(count):
+            self.start()
+        key = f"{self.target.host}:{self.target.ports.zookeeper}:/walferry/receive/{self.name}"
+        self.peer = self.opened.enter_context(native_peer(self.source, self.target, self.tables, key=key, **config))
+
     def start(self) -> subprocess.Popen[bytes]:
         """One more process. Returns once it is listed in ZooKeeper."""
         number, before = len(self.processes), self.servers()
@@ -178,11 +186,7 @@ def kafka_receivers(
     (folder / "receive.yaml").write_text(yaml.safe_dump(spec))
     with ExitStack() as opened:
         made = Receivers(source, source, folder, tables, name, opened)
-        opened.callback(made.stop)
-        for _ in range(count):
-            made.start()
-        key = f"{source.host}:{source.ports.zookeeper}:/walferry/receive/{name}"
-        made.peer = opened.enter_context(native_peer(source, source, tables, key=key, **peer))
+        made.begin(count, **peer)
         yield made
 
 
@@ -216,9 +220,5 @@ def receivers(
             if cluster is source:
                 before(client, names)
         made = Receivers(source, target, folder, names, name, opened)
-        opened.callback(made.stop)
-        for _ in range(count):
-            made.start()
-        key = f"{target.host}:{target.ports.zookeeper}:/walferry/receive/{name}"
-        made.peer = opened.enter_context(native_peer(source, target, names, key=key, **config))
+        made.begin(count, **config)
         yield made

@@ -37,7 +37,7 @@ TTL = (8, (1 << 40).to_bytes(8, "big"))
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
-    """Two clusters, of which the source replicates bulk loads."""
+    """A source that replicates bulk loads, and a target."""
     with laid_out(tmp_path_factory.mktemp("loading"), EmbeddedServers.read()) as environment:
         environment.source.hbase_site = {**environment.source.hbase_site, **SHIPPED}
         environment.start_clusters()

@@ -10,7 +10,7 @@ from walferry.amounts import amount
 from walferry.clock import duration
 from walferry.hbase.descriptors import Range
 from walferry.ledger import RunLedger
-from walferry.ledger.batches import Change, in_one
+from walferry.ledger.batches import Change
 
 _NOTE = "history"
 
@@ -57,7 +57,7 @@ class History:
         eta = f", about {duration(self.seconds * len(self.left) / done)} left" if done else ""
         return f"what it has already is being copied: {done} of {amount(self.regions, 'region')}, {much}{eta}"
 
-    def keep(self, ledger: RunLedger, table: str, lease_check: Change = in_one()) -> None:  # noqa: B008
+    def keep(self, ledger: RunLedger, table: str, lease_check: Change = lambda connection: None) -> None:
         """Record it for a source table. Raises what `lease_check` raises."""
         ranges = [[start.hex(), stop.hex()] for start, stop in self.left]
         ledger.notes.keep(_NOTE, asdict(self) | {"left": ranges}, table, lease_check)
