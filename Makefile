@@ -26,7 +26,7 @@ UNIT_TESTS = $(BIN)/pytest tests/unit -n $(UNIT_WORKERS) --dist worksteal \
 CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration tests/security -m "not memory and not matrix and $(1)" -n $(WORKERS) --dist loadscope \
   --no-loadscope-reorder $(PYTEST_ARGS)
 
-.PHONY: help setup kerberos check check-kerberos jars demo test test-unit test-clusters test-long test-integration test-versions test-security test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-receive bench-lag bench-protection up down lint lock
+.PHONY: help setup kerberos check check-kerberos jars demo test test-unit test-clusters test-long test-integration test-versions test-security test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-receive bench-receive-kafka bench-lag bench-protection up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ bench-stream: setup ## How fast a stream sends a backlog to Kafka, beside a plai
 bench-receive: setup ## How fast a source ships a backlog to receivers, beside HBase's own sink (BENCH_ARGS: its options)
 	$(BIN)/python -m bench.receive_speed $(BENCH_ARGS)
 
+bench-receive-kafka: setup ## How fast a source ships a backlog through receivers into Kafka (BENCH_ARGS: its options; --proxy: beside Apache's HBase Kafka Proxy)
+	$(BIN)/python -m bench.receive_kafka_speed $(BENCH_ARGS)
+
 bench-lag: setup ## How far the target is behind, seen from outside, while regions move and a server dies (BENCH_ARGS: its options)
 	$(BIN)/python -m bench.follow_lag $(BENCH_ARGS)
 
@@ -165,6 +168,7 @@ $(BIN)/.kerberos: requirements-kerberos.lock $(BIN)/.lock-installed
 $(BIN)/.walferry: $(BIN)/.lock-installed pyproject.toml hatch_build.py $(PROTOS)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/python -m uv pip install --no-deps --no-build-isolation -e .
 	$(BIN)/python -m walferry.formats # compiles the numba kernels into their cache
+	$(BIN)/python -m walferry.streams # likewise
 	$(BIN)/python -m walferry.spark archive # Spark's classes, which the JVM would load and check at each start
 	$(BIN)/python -m compileall -q src # which Python leaves undone where PYTHONDONTWRITEBYTECODE is set
 	@touch $@

@@ -15,6 +15,8 @@ from walferry.hbase.authentication import PREAMBLE, Authenticate, Simple
 from walferry.hbase.rpc import CODEC_WITH_TAGS, RpcConnection, decode_delimited
 from walferry.hbase.rpc_server import Handler, ReceivedCall, RpcServer
 from walferry.security.accepting import Service
+from walferry.security.accepting_tls import ServerTls
+from walferry.security.tls import Tls
 
 MEMORY = 8 << 20
 ALICE = Simple("alice")
@@ -27,11 +29,16 @@ class Served:
         self.server = server
         self.port = port
         self.loop = loop
+        self.shut_out: list[str] = []
 
     def connection(
-        self, codec: str | None = CODEC_WITH_TAGS, authenticate: Authenticate = ALICE, host: str = "127.0.0.1"
+        self,
+        codec: str | None = CODEC_WITH_TAGS,
+        authenticate: Authenticate = ALICE,
+        host: str = "127.0.0.1",
+        tls: Tls | None = None,
     ) -> RpcConnection:
-        return RpcConnection(f"{host}:{self.port}", "AdminService", codec, authenticate)
+        return RpcConnection(f"{host}:{self.port}", "AdminService", codec, authenticate, tls)
 
     def plain(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
@@ -39,15 +46,20 @@ class Served:
     def greeted(self, compressor: str | None = None) -> socket.socket:
         """A connection that has said who it is."""
         sock = self.plain()
-        content = pb.ConnectionHeader(
-            service_name="AdminService", cell_block_codec_class=CODEC_WITH_TAGS, cell_block_compressor_class=compressor
-        )
-        body = content.SerializeToString()
-        sock.sendall(PREAMBLE + b"\x50" + len(body).to_bytes(4, "big") + body)
+        sock.sendall(greeting(compressor))
         return sock
 
     def await_held(self, held: Callable[[int], bool]) -> None:
         await_true(lambda: held(self.server.held_bytes))
+
+
+def greeting(compressor: str | None = None) -> bytes:
+    """What a connection begins with that does not log in."""
+    content = pb.ConnectionHeader(
+        service_name="AdminService", cell_block_codec_class=CODEC_WITH_TAGS, cell_block_compressor_class=compressor
+    )
+    body: bytes = content.SerializeToString()
+    return PREAMBLE + b"\x50" + len(body).to_bytes(4, "big") + body
 
 
 def await_true(condition: Callable[[], bool]) -> None:
@@ -64,7 +76,9 @@ def serving(
     read_seconds: float = 20.0,
     apart: Mapping[str, int] | None = None,
     login: Service | None = None,
+    tls: ServerTls | None = None,
 ) -> Iterator[Served]:
+    shut_out: list[str] = []
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -72,13 +86,15 @@ def serving(
     async def start() -> tuple[RpcServer, int]:
         server = RpcServer(
             handle, host="127.0.0.1", port=0, memory_bytes=memory_bytes, read_seconds=read_seconds, apart=apart,
-            login=login,
+            login=login, tls=tls, shut_out=shut_out.append,
         )  # fmt: skip
         return server, await server.start()
 
     server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
+    served = Served(server, port, loop)
+    served.shut_out = shut_out
     try:
-        yield Served(server, port, loop)
+        yield served
     finally:
         asyncio.run_coroutine_threadsafe(server.close(), loop).result(20)
         left = asyncio.all_tasks(loop)

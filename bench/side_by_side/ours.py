@@ -92,6 +92,13 @@ class Ours:
                 with Run(book, run_id) as run:
                     objects.release(run)
 
+    def receive_history(self, data: Data) -> Timed:
+        """`walferry receive` up to the moment at which the rows that the table has already are copied."""
+        folder = self._folder()
+        path = folder / "receive.yaml"
+        path.write_text(yaml.safe_dump(self._spec(data.table) | {"receive": {"history": "scan"}}))
+        return self._run(folder, [sys.executable, "-m", "bench.side_by_side.receiving", str(path)])
+
     def stat_snapshot(self, snapshot: str) -> Timed:
         """`walferry snapshot stat`; `output` is the number of rows."""
         root, webhdfs = self._source_root()

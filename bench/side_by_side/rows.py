@@ -58,6 +58,13 @@ class Bench:
             data_sets.create(client, data.table, data.rows)
         self._state[data.table] = State.OTHER
 
+    def empty_target_of_peer(self, data: Data) -> None:
+        """Have the source's table ship to its peers, and make the target's an empty one."""
+        table = self.clusters.source_client.describe(data.table)
+        if table.families[data_sets.FAMILY].attributes.get("REPLICATION_SCOPE") != "1":
+            self.clusters.source_client.modify_table(table.with_scopes({data_sets.FAMILY: "1"}))
+        self.empty_target(data)
+
     def drop_target(self, data: Data) -> None:
         """Drop the target's table, and what earlier copies left: a copy skips files that are there."""
         client, root = self.clusters.target_client, self.clusters.target.address.root_path
@@ -245,6 +252,12 @@ ROWS = (
         lambda bench, data: bench.ours.copy_again(data),
         {"CopyTable": lambda bench, data: bench.rivals.copy_table(data.table)},
         Bench.empty_target, _same_cells, most_rounds=2,
+    ),
+    Row(
+        "receive-history", "copy what a table has before edits of it are received", 10_000_000, 1.0, None,
+        lambda bench, data: bench.ours.receive_history(data),
+        {"CopyTable": lambda bench, data: bench.rivals.copy_table(data.table)},
+        Bench.empty_target_of_peer, _same_cells, most_rounds=2,
     ),
     Row(
         "restore-1.3m", "a table as of a moment, from a snapshot and the log since", 1_300_000, 1.5, None,

@@ -7,19 +7,22 @@ import struct
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from rpc_serving import Served, await_true, echo, serving
 from walferry.clock import steady_s
+from walferry.embedded.certificates import Authority
 from walferry.embedded.kdc import Kdc
 from walferry.errors import UsageError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.authentication import PREAMBLE, Sasl, SaslChannel
+from walferry.hbase.authentication import PREAMBLE, Sasl, SaslChannel, Simple
 from walferry.hbase.errors import AccessDeniedError, LoginRefusedError
 from walferry.hbase.rpc import RpcConnection
 from walferry.security import AuthenticationError, Kerberos, Qop, Security
 from walferry.security.accepting import Service
+from walferry.security.accepting_tls import ServerTls
 from walferry.security.handed import Purpose
 
 PARAMETER = pb.ClusterId(cluster_id="what the client asks")
@@ -57,6 +60,29 @@ def test_calls_arrive_with_every_protection_however_large_they_are(served: Serve
         for size in (9, 70_000, 3_000_000, 0):
             assert call(connection, b"x" * size) == size
     served.await_held(lambda held: held == 0)
+
+
+@pytest.mark.parametrize("qop", ["auth", "auth-conf"])
+def test_a_login_inside_tls_is_as_any_other(service: Service, kdc: Kdc, qop: Qop, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    made = authority.issue("server", host="localhost")
+    tls = ServerTls(str(made.certificate), str(made.key), str(authority.bundle))
+    kdc.keytab(["eve"])
+    with serving(echo, login=service, tls=tls) as served:
+        with closing(
+            served.connection(authenticate=client(kdc, qop=qop), host="localhost", tls=tls.as_client())
+        ) as connection:
+            for size in (9, 70_000, 3_000_000, 0):
+                assert call(connection, b"x" * size) == size
+        served.await_held(lambda held: held == 0)
+        for name in ("", "eve"):
+            identity = client(kdc, name) if name else Simple("ferry")
+            with (
+                closing(served.connection(authenticate=identity, host="localhost", tls=tls.as_client())) as connection,
+                pytest.raises(AccessDeniedError),
+            ):
+                call(connection)
+        assert len(served.shut_out) == 2
 
 
 def test_what_is_wrapped_waits_for_memory_and_gives_it_back_when_its_client_leaves(service: Service, kdc: Kdc) -> None:

@@ -47,6 +47,7 @@ NO_VARIABLES = {"WALFERRY_LEGDER", "WALFERRY_PIN", "WALFERRY_WEBHOOK"}
 MAY_USE_THE_ENVIRONMENT = {
     "bench/follow_lag.py": "what it gives to processes that it starts",
     "bench/protection_cost.py": "KRB5_CONFIG of the KDC that it boots",
+    "bench/receive_kafka_speed.py": "what it gives to processes that it starts",
     "bench/receive_speed.py": "what it gives to processes that it starts",
     "bench/side_by_side/timing.py": "what it gives to processes that it starts",
     "bench/stream_speed.py": "what it gives to processes that it starts",

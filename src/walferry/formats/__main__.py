@@ -28,9 +28,10 @@ from walferry.formats.cells import (
 from walferry.formats.entries import entry_cells
 from walferry.formats.hfile import of_bytes
 from walferry.formats.hfile_writer import StoreFormat, WrittenFile, hfile_chunks
+from walferry.formats.mutations import RowBorders, cut_mutations
 from walferry.formats.order import count_below, families_of, outranked, stepped_over, store_order, winners
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.formats.resolve import FamilyRules, Fate, digest, held_by, resolve, row_digests
+from walferry.formats.resolve import FamilyRules, Fate, digest, expiring_after, held_by, resolve, row_digests
 from walferry.formats.value_codecs import CODECS
 from walferry.formats.wal import WalReader
 from walferry.formats.wal_header import SECURE_CODEC
@@ -39,6 +40,19 @@ from walferry.formats.wal_header import SECURE_CODEC
 def _message(message: bytes) -> bytes:
     assert len(message) < 128  # one byte of varint
     return bytes([len(message)]) + message
+
+
+_CELL = encode_cell(b"r", b"f", b"q", 1, CellType.PUT, b"v", [(8, b"\0" * 8)])
+_KEY = pb.WALKey(
+    encoded_region_name=b"0" * 32, table_name=b"t", log_sequence_number=1, write_time=1, following_kv_count=1
+)
+
+
+def plain_log() -> bytes:
+    """A closed log of one entry with one cell."""
+    header = pb.WALHeader(writer_cls_name="ProtobufLogWriter")
+    entry = _message(_KEY.SerializeToString()) + _CELL
+    return b"PWAL" + _message(header.SerializeToString()) + entry + bytes(4) + b"LAWP"
 
 
 def _compressed_log() -> bytes:
@@ -79,12 +93,20 @@ def _call(key: pb.WALKey, cell: bytes) -> None:
     """Read a call of replication with one entry, from memory that can be written."""
     call = pb.ReplicateWALEntryRequest(entry=[pb.WALEntry(key=key, associated_cell_count=1)]).SerializeToString()
     request, block = (np.frombuffer(bytearray(part), np.uint8) for part in (call, cell))
-    call_kernels.count_entries(request, np.zeros((call_kernels.ARCHIVE_FOLDER + 1, 2), np.int64))
+    call_kernels.count_entries(request)
     call_kernels.scan_call(
         request, block, np.empty((wal_kernels.ENTRY_FIELDS, 1), np.int64), np.empty((2, 1), np.int64)
     )
     one = np.zeros(1, np.int64)
     call_kernels.prints_of_entries(block, one, one, one, np.empty(1, np.int64))
+
+
+def _mutations(cell: bytes) -> None:
+    """Cut a cell into mutations of regions, from memory that can be written and from memory that cannot."""
+    for buffer in (np.frombuffer(bytearray(cell), np.uint8), np.frombuffer(cell, np.uint8)):
+        cut = cut_mutations(buffer, 0, 1)
+        RowBorders.of([b"a"]).ranges_of(buffer, cut.start)
+        cut.actions(np.zeros(1, np.int64), b"")
 
 
 def _hfile(run: Bytes) -> None:
@@ -105,13 +127,7 @@ def _hfile(run: Bytes) -> None:
 
 def main() -> None:
     """Run one small log and one cell through every kernel."""
-    cell = encode_cell(b"r", b"f", b"q", 1, CellType.PUT, b"v", [(8, b"\0" * 8)])
-    key = pb.WALKey(
-        encoded_region_name=b"0" * 32, table_name=b"t", log_sequence_number=1, write_time=1, following_kv_count=1
-    )
-    header = pb.WALHeader(writer_cls_name="ProtobufLogWriter")
-    log = b"PWAL" + _message(header.SerializeToString()) + _message(key.SerializeToString()) + cell + bytes(4) + b"LAWP"
-    for batch in itertools.chain(WalReader([log], "warm-up"), WalReader([_compressed_log()], "warm-up")):
+    for batch in itertools.chain(WalReader([plain_log()], "warm-up"), WalReader([_compressed_log()], "warm-up")):
         entry_cells(batch, "warm-up", np.ones(len(batch), np.bool_))
         positions, *_ = find_cells(batch.buffer, batch.cells_start, batch.cell_count)
         families_of(batch.buffer, positions, [b"f"])
@@ -121,14 +137,16 @@ def main() -> None:
         with suppress(DamagedInputError):
             list(WalReader([log], "warm-up", keys=lambda: {"": bytes(16)}))
     _decompress()
-    _call(key, cell)
-    cells = index_cells(np.frombuffer(cell, np.uint8))
+    _call(_KEY, _CELL)
+    _mutations(_CELL)
+    cells = index_cells(np.frombuffer(_CELL, np.uint8))
     cell_starts(cells.buffer)
     cells_to_arrow(cells)
     row_starts(cells.buffer, cells.position)
     fates = resolve(cells, {b"f": FamilyRules(1, 0, None)}, 2)
     digest(cells, fates == Fate.VISIBLE)
     row_digests(cells, fates == Fate.VISIBLE)
+    expiring_after(cells, 0)
     held_by(cells, fates == Fate.EXPIRED, cells, fates == Fate.EXPIRED)
 
 

@@ -36,14 +36,18 @@ from walferry.hbase.rpc_stream import (
     login_refused,
     not_let_in,
 )
+from walferry.hbase.rpc_tls import HANDSHAKE
 from walferry.hbase.sockets import LENGTH
 from walferry.security.accepting import Service
+from walferry.security.accepting_tls import ServerTls
 
 log = logging.getLogger(__name__)
 
 MOST_CALLS = 1000
 """of a connection at the same time; it is not read further until one of them is answered"""
 _GREETING_BYTES = 1 << 20
+_OTHER_PREAMBLE = b"Securi"
+"""of a client that asks which of several principals the server has"""
 _ACCEPT_PAUSE_S = 0.5
 _IO_EXCEPTION = "java.io.IOException"
 _TOO_BUSY = "org.apache.hadoop.hbase.CallQueueTooBigException"
@@ -89,15 +93,17 @@ class RpcServer:
 
     def __init__(
         self, handle: Handler, *, host: str, port: int, memory_bytes: int, read_seconds: float,
-        apart: Mapping[str, int] | None = None, login: Service | None = None,
+        apart: Mapping[str, int] | None = None, login: Service | None = None, tls: ServerTls | None = None,
         shut_out: Callable[[str], object] = lambda reason: None,
     ) -> None:  # fmt: skip
         """`memory_bytes`: see the module; one larger frame may pass alone. `apart`: services with memory of their own.
         `read_seconds`: a frame for which there is no room for so long is thrown away, and its call refused with
         CallQueueTooBigException. `login`: clients must log in to this service; what they wrap has memory of its own, as
         much as the frames, and so have those of services `apart`, which processes of the login's own service may call.
-        None: nobody logs in. `shut_out` is told of each client that is not let in, and why."""
+        None: nobody logs in. `tls`: clients must speak TLS; None: they must not. `shut_out` is told of each client that
+        is not let in, and why."""
         self.login = login
+        self.tls = tls
         self.shut_out = shut_out
         self._wrapped = {service: Room(size) for service, size in ({"": memory_bytes} | dict(apart or {})).items()}
         self.handle = handle
@@ -175,8 +181,7 @@ class RpcServer:
             await asyncio.sleep(self.read_seconds / LOOKS)
             for connection, task in list(self._connections.items()):
                 if connection.stands_still():
-                    log.warning("%s closed: it sent nothing for %g s where more was due",
-                                connection.sender, self.read_seconds)  # fmt: skip
+                    log.warning("%s closed: %s", connection.sender, connection.fault.format(self.read_seconds))
                     task.cancel()
 
 
@@ -193,6 +198,11 @@ class _Connection:
     def stands_still(self) -> bool:
         """Whether bytes are due and none came between the last looks."""
         return self._stream.stands_still()
+
+    @property
+    def fault(self) -> str:
+        """Of a connection that stands still, with a place for the seconds."""
+        return self._stream.fault
 
     async def serve(self) -> None:
         """Read the connection to its end."""
@@ -218,8 +228,8 @@ class _Connection:
 
     async def _greet(self) -> None:
         """Read what a connection begins with."""
-        preamble = await self._stream.read(len(PREAMBLE) + 1, begun=False)
-        if preamble == b"Securi":
+        preamble = await self._preamble()
+        if preamble == _OTHER_PREAMBLE:
             raise not_let_in(
                 "Expected HEADER=HBas but received HEADER=Secu: the source has several principals in "
                 "hbase.regionserver.kerberos.principal, and a receiver knows one only"
@@ -260,6 +270,26 @@ class _Connection:
                 f"{client} may call {service} for its own processes only: name it in `receive.login.senders`"
             )
         self._stream.room = self._server.wrapped_of(service)
+
+    async def _preamble(self) -> bytearray:
+        """The first words of HBase's RPC, inside TLS if the server speaks it."""
+        begun = await self._stream.read(len(PREAMBLE) + 1, begun=False)
+        tls = self._server.tls
+        if begun[0] == HANDSHAKE:
+            if tls is None:
+                raise UnusableError(
+                    "it speaks TLS, and this receiver does not: set `receive.tls`, or hbase.client.netty.tls.enabled "
+                    "to false at the source",
+                    login=True,
+                )
+            await self._stream.shake_hands(tls, bytes(begun))
+            return await self._stream.read(len(PREAMBLE) + 1)
+        if tls is not None and begun.startswith((PREAMBLE, _OTHER_PREAMBLE)):
+            raise not_let_in(
+                "this receiver speaks TLS only (`receive.tls`), and the client does not: set "
+                "hbase.client.netty.tls.enabled to true at the source"
+            )
+        return begun
 
     async def _next_call(self) -> None:
         """Read one call, and begin to handle it."""

@@ -1,7 +1,7 @@
 """The bytes of one connection that a server has accepted, and the refusals that it can end with.
 
 After a login that has agreed on integrity or privacy, both sides send pieces: int32 length and wrapped token. A frame
-may be in several pieces, and a piece may have several frames.
+may be in several pieces, and a piece may have several frames. With TLS all of it is inside.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections import deque
 from contextlib import suppress
 
@@ -17,8 +18,10 @@ from walferry.errors import WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import LOGIN_ERROR
 from walferry.hbase.rpc import CONNECTION_CALL_ID, encode_frame
+from walferry.hbase.rpc_tls import TlsBytes
 from walferry.hbase.sockets import LENGTH
 from walferry.security.accepting import MOST_REASON, ServerLogin, Service
+from walferry.security.accepting_tls import ServerTls
 from walferry.security.kerberos import AuthenticationError
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ PIECE_BYTES = 64 << 10
 LOOKS = 4
 """at each connection in the time after which one that owes bytes is closed"""
 _READ_BYTES = 1 << 20  # of a frame at once; then other connections have their turn
+_TLS_BYTES = 64 << 10
+"""decrypted or encrypted at once; a connection holds as much of what has come, and no more"""
 _LAST_BYTES = 1 << 20  # read after a refusal: a close with unread bytes would take the refusal from the client
 _MOST_TOKENS = 10
 _LONGEST_TOKEN = 64 << 10
@@ -138,6 +143,7 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
         self._closed = False
+        self._tls: TlsBytes | None = None
         self._login: ServerLogin | None = None
         self._arrived = memoryview(b"")
         """what was unwrapped and not read yet"""
@@ -147,6 +153,8 @@ class Stream:
         """more bytes must come: the rest of a frame or of the greeting"""
         self._still = 0
         """how many times in a row `stands_still` saw nothing arrive"""
+        self.fault = "it sent nothing for {:g} s where more was due"
+        """of a connection that stands still, for so many seconds"""
 
     def stands_still(self) -> bool:
         """Whether bytes are due and none came between the last looks."""
@@ -180,6 +188,35 @@ class Stream:
         """Whether what is sent is encrypted by the login."""
         return self._login is not None and self._login.encrypts
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether the client has shaken hands by TLS."""
+        return self._tls is not None
+
+    async def shake_hands(self, server: ServerTls, begun: bytes) -> None:
+        """Have the client, which has sent `begun`, and all that follows inside TLS.
+
+        The handshake as a whole must end within the time in which another connection must send something.
+        """
+        tls = TlsBytes(server.context(), begun)
+        fault, self.fault = self.fault, "its TLS handshake has not ended within {:g} s"
+        self._due, self._still = True, 0
+        try:
+            while not tls.shake_hands():
+                await self._loop.sock_sendall(self._sock, tls.to_send())
+                if not (content := await self._loop.sock_recv(self._sock, _TLS_BYTES)):
+                    raise EndedError(within=True)
+                tls.came(content)
+            await self._loop.sock_sendall(self._sock, tls.to_send())
+        except ssl.SSLError as error:
+            with suppress(OSError):
+                await self._loop.sock_sendall(self._sock, tls.to_send())  # an alert
+            reason, speaks_tls = server.refusal(error)
+            raise UnusableError(reason, b"", login=speaks_tls) from error
+        finally:
+            self._due, self._still, self.fault = False, 0, fault
+        self._tls = tls
+
     async def log_in(self, service: Service) -> None:
         """Have the client prove who it is (HBaseSaslRpcServer)."""
         login: ServerLogin | None = None
@@ -207,20 +244,30 @@ class Stream:
         log.info("%s has logged in as %s", self.sender, login.client)
 
     async def send(self, answer: bytes) -> None:
-        """Send an answer, if the client is still there."""
+        """Send an answer, if the client is still there; b"": only what TLS itself has to say."""
         async with self._sending:
             if not self._closed:
-                if self._login is not None and self._login.wraps:
+                if answer and self._login is not None and self._login.wraps:
                     answer = await asyncio.to_thread(self._login.wrap, answer)
                     answer = LENGTH.pack(len(answer)) + answer
                 with suppress(OSError):  # the reader notices, too
-                    await self._loop.sock_sendall(self._sock, answer)
+                    if self._tls is None:
+                        await self._loop.sock_sendall(self._sock, answer)
+                    else:
+                        await self._send_inside(self._tls, memoryview(answer))
+
+    async def _send_inside(self, tls: TlsBytes, answer: memoryview) -> None:
+        while answer or tls.has_to_send:
+            if answer:
+                tls.write(answer[:_TLS_BYTES])
+                answer = answer[_TLS_BYTES:]
+            await self._loop.sock_sendall(self._sock, tls.to_send())
 
     async def part(self, answer: bytes) -> None:
         """Send the last answer, and let the client receive it."""
         await self.send(answer)
         piece = memoryview(bytearray(PIECE_BYTES))
-        with suppress(OSError, EndedError):
+        with suppress(OSError, EndedError, UnusableError):
             self._sock.shutdown(socket.SHUT_WR)
             for _ in range(_LAST_BYTES // PIECE_BYTES):
                 await self._receive_plain(piece, due=True, begun=True)
@@ -287,9 +334,25 @@ class Stream:
     async def _receive_plain(self, view: memoryview, due: bool, begun: bool) -> int:
         self._due = due
         try:
-            count = await self._loop.sock_recv_into(self._sock, view)
+            if self._tls is None:
+                count = await self._loop.sock_recv_into(self._sock, view)
+            else:
+                count = await self._receive_inside(self._tls, view)
         finally:
             self._due, self._still = False, 0
         if not count:
             raise EndedError(begun)
+        return count
+
+    async def _receive_inside(self, tls: TlsBytes, view: memoryview) -> int:
+        try:
+            while not (count := tls.read_into(view)) and not tls.ended:
+                if tls.has_to_send:  # TLS's own answer
+                    await self.send(b"")
+                if not (content := await self._loop.sock_recv(self._sock, _TLS_BYTES)):
+                    return 0
+                self._still = 0
+                tls.came(content)
+        except ssl.SSLError as error:
+            raise UnusableError(f"what it sent is no TLS, or was changed on the way ({error.reason})", b"") from error
         return count

@@ -26,6 +26,9 @@ from walferry.clock import now_ms
 from walferry.errors import TransientError, UsageError, WalferryError
 
 BUSY_TIMEOUT_S = 30
+IDLE_TIMEOUT_S = 30
+_IDLED = "25P03"
+"""PostgreSQL's code for a session that it has ended for that"""
 TABLES = (
     "schema_versions",
     "runs",
@@ -73,6 +76,10 @@ TABLES = (
 )
 
 _WRITER_LOCK = 0x77616C66  # "walf": our key for PostgreSQL's advisory lock
+_WRITERS_TURN = text(
+    "SELECT set_config('idle_in_transaction_session_timeout', :idle, true), pg_advisory_xact_lock(:key)"
+)
+"""PostgreSQL ends the session of a writer that has its turn and is suspended: else all others would wait for it"""
 _REFLECTED: dict[str, dict[str, Table]] = {}
 _NO_TRUST = re.compile(r".*(certificate|private key|does not support SSL).*")
 """matches the line in which libpq says that the server or a file is not as the URL's sslmode wants it"""
@@ -155,7 +162,7 @@ class Database:
             connection = plain.execution_options(walferry_write=True)
             with connection.begin():
                 if connection.dialect.name == "postgresql":
-                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITER_LOCK})
+                    connection.execute(_WRITERS_TURN, {"key": _WRITER_LOCK, "idle": f"{IDLE_TIMEOUT_S}s"})
                 yield connection
 
     @contextmanager
@@ -179,6 +186,12 @@ class Database:
                 f"the ledger {self.url}: all connections of this process were busy for too long", ledger=self.url
             ) from error
         except DBAPIError as error:
+            if getattr(error.orig, "pgcode", None) == _IDLED:
+                raise TransientError(
+                    f"the ledger {self.url} did not wait: this process was suspended for more than {IDLE_TIMEOUT_S} s "
+                    "while it wrote, and nothing of that is recorded",
+                    ledger=self.url,
+                ) from error
             raise WalferryError(f"the ledger {self.url} refused: {_first_line(error)}", ledger=self.url) from error
 
     # Several processes may open a new SQLite file at once; the switch to WAL mode does not wait for a lock.

@@ -29,19 +29,13 @@ class BadCallError(WalferryError):
 
 @dataclass(frozen=True)
 class ReceivedEntries:
-    """The entries of a call, and what it says of their source; "" if it says nothing.
+    """The entries of a call. What it says of its source's name and folders is not read.
 
     In the batch, `offset` is an entry's number in the call and `offset_end` the next one. Its keys are not in `buffer`,
     which is the cell block: `start`, `key_start` and `key_end` are where an entry's cells begin.
     """
 
     batch: EntryBatch
-    source_cluster: str
-    """replicationClusterId: the source's name in the sink's configuration, for bulk loads; not its UUID"""
-    base_namespace_dir: str
-    """sourceBaseNamespaceDirPath: where the source has its tables"""
-    archive_dir: str
-    """sourceHFileArchiveDirPath: where it has their archived files"""
     request: Bytes
     messages: Int64s
     """[2, n]: where each entry begins and ends in `request`"""
@@ -60,22 +54,14 @@ def entries_of(parameter: memoryview, cells: memoryview) -> ReceivedEntries:
     for a call whose structure is broken anywhere.
     """
     request, buffer = np.frombuffer(parameter, np.uint8), np.frombuffer(cells, np.uint8)
-    texts = np.zeros((kernels.ARCHIVE_FOLDER + 1, 2), np.int64)
-    status, count, wrong = kernels.count_entries(request, texts)
+    status, count, wrong = kernels.count_entries(request)
     if status != OK:
         raise _bad(count, "request", wrong, kernels.REASONS[status])
     fields, messages = np.empty((columns.ENTRY_FIELDS, count), np.int64), np.empty((2, count), np.int64)
     status, whole, wrong, in_cells = kernels.scan_call(request, buffer, fields, messages)
     if status != OK:
         raise _bad(whole, "cell block" if in_cells else "request", wrong, kernels.REASONS[status])
-    return ReceivedEntries(
-        _batch(request, buffer, fields),
-        source_cluster=_text(request, texts[kernels.CLUSTER], count),
-        base_namespace_dir=_text(request, texts[kernels.BASE_FOLDER], count),
-        archive_dir=_text(request, texts[kernels.ARCHIVE_FOLDER], count),
-        request=request,
-        messages=messages,
-    )
+    return ReceivedEntries(_batch(request, buffer, fields), request, messages)
 
 
 def _batch(request: Bytes, buffer: Bytes, fields: Int64s) -> EntryBatch:
@@ -107,14 +93,6 @@ def _batch(request: Bytes, buffer: Bytes, fields: Int64s) -> EntryBatch:
         cluster_lists=clusters.names,
         marker=fields[columns.MARKER].astype(np.int8),
     )
-
-
-def _text(request: Bytes, place: Int64s, entries: int) -> str:
-    start, length = place.tolist()
-    try:
-        return request[start : start + length].tobytes().decode()
-    except UnicodeDecodeError:
-        raise _bad(entries, "request", start, "the name of the source or of a folder is not UTF-8") from None
 
 
 def _bad(entry: int, place: str, offset: int, reason: str) -> BadCallError:

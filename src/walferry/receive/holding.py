@@ -44,8 +44,9 @@ class NotHeldError(TransientError):
     """This process does not hold the lease on a table; fact `table`."""
 
 
-class NotPreparedError(TransientError):
-    """A table is held, but no call may use it yet, as the message says."""
+class StillAtWorkError(TransientError):
+    """A table is held, but calls wait for work on it that goes on, as the message says. It is no fault, and is shown
+    elsewhere."""
 
 
 class OutOfTimeError(TransientError):
@@ -71,6 +72,8 @@ class Holding:
     """edits that were written before are left out"""
     stale: bool = field(default=False, kw_only=True)
     """`seen` may lack what the ledger has: the lease is given back, and what is known is read again"""
+    fault: str = field(default="", kw_only=True)
+    """for which it is given back; "" if there is none"""
     _users: int = field(default=0, kw_only=True)
     _ends: bool = field(default=False, kw_only=True)
     _changed: threading.Condition = field(default_factory=threading.Condition, kw_only=True)
@@ -101,6 +104,14 @@ class Holding:
 
 
 H = TypeVar("H", bound=Holding)
+
+
+class Beside(Protocol):
+    """Work that goes on beside calls, which wait for it. As text, how far it is."""
+
+    @property
+    def fault(self) -> str:
+        """Why it may not end well; "" if nothing says so."""
 
 
 class Destination(Protocol[H]):
@@ -140,9 +151,11 @@ class Destination(Protocol[H]):
         Raises NotHeldError if the lease is being given back. After any error, the whole call can be repeated.
         """
 
-    async def at_rest(self, regions: Collection[str], tell: Callable[[object], None]) -> None:
-        """Wait until nothing of these regions is under way beside the calls. `tell` gets what is, as text. Raises the
-        error that it ends with."""
+    def under_way(self, regions: Collection[str]) -> Beside | None:
+        """What goes on beside the calls of these regions, if anything does."""
+
+    async def at_rest(self, regions: Collection[str]) -> None:
+        """Wait until nothing of these regions is under way beside the calls. Raises the error that it ends with."""
 
     def close(self) -> None:
         """Begin nothing more. Does not wait for what is under way."""
@@ -185,13 +198,13 @@ class HeldTables(Generic[H]):
 
     @property
     def trouble(self) -> Mapping[str, str]:
-        """Why a table cannot be taken, by target table."""
+        """Why a table is not held, by target table: it could not be taken, or was given back."""
         return dict(self._trouble)
 
     def require_prepared(self, table: str) -> None:
-        """Raise NotPreparedError if this process holds a table and still prepares it."""
+        """Raise StillAtWorkError if this process holds a table and still prepares it."""
         if (progress := self._preparing.get(table)) is not None:
-            raise NotPreparedError(progress)
+            raise StillAtWorkError(progress)
 
     def holding(self, table: str) -> H:
         """Raises NotHeldError if this process does not hold the lease on a table."""
@@ -211,6 +224,8 @@ class HeldTables(Generic[H]):
         process = name.partition("(")[2].removesuffix(")")
         if not lease.is_of(self._destination.run_id, name) or process.count(",") != 2:
             raise lease.LeaseHeldError(f"{name} is writing to table {table}", table=table, holder=name)
+        if process != self._me:  # why it is not held here does not matter any more
+            self._trouble.pop(table, None)
         return process
 
     def _share(self) -> None:
@@ -259,6 +274,8 @@ class HeldTables(Generic[H]):
             while not holding.stale and self._is_mine(pair):
                 holding.guard()
         finally:
+            if holding.fault:
+                self._trouble[pair.target] = holding.fault
             del self._held[pair.target]
             holding.end()
 
@@ -278,6 +295,8 @@ class HeldTables(Generic[H]):
             self._preparing.pop(pair.target, None)
 
 
-def not_held(table: str) -> NotHeldError:
+def not_held(table: str, why: str = "") -> NotHeldError:
     """The error for a table that this process does not hold."""
-    return NotHeldError(f"this receiver does not hold the lease on table {table}", table=table)
+    return NotHeldError(
+        f"this receiver does not hold the lease on table {table}{f': {why}' if why else ''}", table=table
+    )

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 
 from walferry.formats.wal import EntryBatch
 from walferry.receive.history import HistoryCopy
-from walferry.receive.loads import Loads
+from walferry.receive.loads import Job, Loads
 from walferry.receive.seen import Picked, seen_of
 from walferry.receive.target_table import TargetTable
 from walferry.replay.rights.applying import held, lease_check_of, route_under
@@ -50,7 +50,12 @@ class TargetCluster:
         with held(self._run, [pair], LEASE_WAIT_SECONDS) as leases:
             route, received = route_under(self._run, [pair], leases, None), self._run.ledger.received
             check, seen = lease_check_of(self._run, route), seen_of(received, pair.source)
-            yield TargetTable(pair, partial(route.guard, [pair.target]), check, received, seen, self._recording, route)
+            guard = partial(route.guard, [pair.target])
+            holding = TargetTable(pair, guard, check, received, seen, self._recording, route)
+            try:
+                yield holding
+            finally:
+                self._loads.given_back(holding)
 
     def prepare(self, holding: TargetTable, wanted: Callable[[], bool], tell: Callable[[str], None]) -> bool:
         """Copy what the source table has already, if the spec wants that."""
@@ -66,10 +71,13 @@ class TargetCluster:
         """Apply edits to the target table, or begin bulk loads into it."""
         return self._loads.apply(holding, batch, picked, deadline)
 
-    async def at_rest(self, regions: Collection[str], tell: Callable[[object], None]) -> None:
+    def under_way(self, regions: Collection[str]) -> Job | None:
+        """A bulk load of these regions; one that may not end well, if there is any."""
+        return min(self._loads.under_way(regions), key=lambda job: not job.fault, default=None)
+
+    async def at_rest(self, regions: Collection[str]) -> None:
         """Wait for the bulk loads of these regions."""
         for job in self._loads.under_way(regions):
-            tell(job)
             await self._loads.ended(job)
 
     def close(self) -> None:

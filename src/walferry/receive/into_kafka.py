@@ -18,7 +18,6 @@ from typing import Any
 from uuid import UUID
 
 from kazoo.client import KazooClient
-from sqlalchemy import Connection
 
 from walferry.amounts import amount
 from walferry.clock import steady_s
@@ -32,6 +31,7 @@ from walferry.receive.kafka_spec import ResolvedKafkaReceiveSpec, number_of
 from walferry.receive.seen import Picked, seen_of
 from walferry.receive.topic_table import TopicTable
 from walferry.replay.rights import lease
+from walferry.replay.rights.applying import check_of
 from walferry.run.spec import TablePair
 from walferry.storage import open_file_system
 from walferry.streams.delivery import Claims, Delivery, Topic
@@ -43,6 +43,9 @@ from walferry.streams.stream_spec import SecretConnections, environment_secrets,
 log = logging.getLogger(__name__)
 
 LEASE_WAIT_SECONDS = 5.0
+COMMIT_SECONDS = 12.0
+"""that a commit waits for Kafka: the calls that wait for it then still have time to be refused with the reason, and the
+client has not given up the messages, whose reports do not name it"""
 LOOK_SECONDS = 10.0
 """after which a topic that did not take a message is looked at again"""
 _PARTITIONS, _WRITTEN = "receive has partitions", "receive has a position"
@@ -103,7 +106,10 @@ class Topics:
         table = pair.source
         with self._leased(table) as (guard, check):
             topics = self._topics(table, self._owner())
-            with Sink.open(self._run.kafka(), self._shard(table), topics, expected=self._is_written(table)) as sink:
+            with Sink.open(
+                self._run.kafka(), self._shard(table), topics, expected=self._is_written(table),
+                commit_s=COMMIT_SECONDS,
+            ) as sink:  # fmt: skip
                 yield self._table(pair, guard, check, sink, topics)
 
     def prepare(self, holding: TopicTable, wanted: Callable[[], bool], tell: Callable[[str], None]) -> bool:
@@ -115,8 +121,11 @@ class Topics:
         holding.send(without_source(batch, self.source_id), picked, deadline)
         return picked[:0]
 
-    async def at_rest(self, regions: Collection[str], tell: Callable[[object], None]) -> None:
-        """Return: nothing is under way beside the calls."""
+    def under_way(self, regions: Collection[str]) -> None:
+        """Nothing goes on beside the calls."""
+
+    async def at_rest(self, regions: Collection[str]) -> None:
+        """Return: nothing goes on beside the calls."""
 
     def close(self) -> None:
         """Do nothing: sinks are closed with their tables."""
@@ -161,15 +170,7 @@ class Topics:
         ) as held:  # fmt: skip
             number = held[name].number
             leases.take(name, run.actor, number)
-
-            def check(connection: Connection) -> None:
-                if leases.outdated(connection, {name: number}) is not None:
-                    raise lease.LeaseLostError(
-                        f"the lease number {number} on {table} is no longer held: another process has taken it",
-                        table=table, number=number,
-                    )  # fmt: skip
-
-            yield partial(lease.check, run.zk, held[name]), check
+            yield partial(lease.check, run.zk, held[name]), check_of(run.ledger, {name: number})
             leases.release(name, number)
 
     def _delivery(self, table: str, sink: Sink, topics: StreamTopics) -> Delivery:

@@ -116,7 +116,7 @@ class ResolvedKafkaReceiveSpec(ResolvedStreamSpec):
         return self.model_copy(update={"host": host, "port": port})
 
     def as_recorded(self) -> dict[str, Any]:
-        """What all processes of the run share. `memory`, host and port are a process's own."""
+        """What all processes of the run share. `login`, `tls`, `memory`, host and port are a process's own."""
         found = self.model_dump(mode="json", include=set(KEYS))
         receiving = self.receive.as_recorded(self.path)
         if self.receive.zookeeper is not None:

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,19 +27,29 @@ from walferry.amounts import amount
 from walferry.apply.recopy import send_cells
 from walferry.apply.writer_protocol import RefusedError
 from walferry.apply.writers import writer_to
+from walferry.background import beside
+from walferry.clock import duration, steady_s
+from walferry.errors import WalferryError
 from walferry.formats.hfile import HFile
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
+from walferry.ledger import RunLedger
 from walferry.ledger.received import ReceivedCall
 from walferry.receive.applying import apply_entries, record, settled
 from walferry.receive.holding import NotHeldError
 from walferry.receive.loaded_files import LEFT_OUT, Load
 from walferry.receive.seen import Applied, Picked
 from walferry.receive.target_table import TargetTable
+from walferry.replay.rights.lease import LeaseLostError
+from walferry.run.notes.loads import load_ended, tell_of_load
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
 
+TELL_SECONDS = 2.0
+"""how often the ledger is told how far a load is"""
+STILL_SECONDS = 120.0
+"""after which a load that moves no more counts as a fault"""
 AT_ONCE = 2
 """jobs of a process; each holds some megabytes of a file, decoded"""
 
@@ -49,10 +62,18 @@ class Loads:
         self._pool = ThreadPoolExecutor(AT_ONCE, "load")
         self._jobs: dict[str, Job] = {}
         """by region (`regions_of`), those that are under way, and those whose failure nobody has been told yet"""
+        self._failed: dict[str, str] = {}
+        """by load, why its last job has failed, until another one has not"""
 
     def close(self) -> None:
         """Begin nothing more. What is under way ends with the leases."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def given_back(self, holding: TargetTable) -> None:
+        """Forget the jobs of a table that have ended: what nobody was told of them is no matter of its next holder."""
+        for job in list(self._jobs.values()):
+            if job.is_of(holding) and job.future.done():
+                self._forget(job)
 
     def under_way(self, regions: Collection[str]) -> Iterator[Job]:
         """The jobs of these regions. Nothing else of the regions may be applied before they have `ended`."""
@@ -100,7 +121,8 @@ class Loads:
             tasks.append(_Task(Load.of(batch, entry), applied, written_ms, bool(judged.late[place])))
         if not tasks:
             return
-        job = Job(holding, tasks, regions_of(holding.pair.target, batch, picked))
+        failed = next((self._failed[str(task.load)] for task in tasks if str(task.load) in self._failed), "")
+        job = Job(holding, tasks, regions_of(holding.pair.target, batch, picked), failed)
         job.future = self._pool.submit(job.run, self._run)
         self._jobs.update(dict.fromkeys(job.regions, job))
         job.future.add_done_callback(lambda _: self._tell(job))
@@ -108,10 +130,14 @@ class Loads:
     def _tell(self, job: Job) -> None:
         """Of a job that has ended: unless it has failed, nobody must be told."""
         error = None if job.future.cancelled() else job.future.exception()
-        if error is None or isinstance(error, NotHeldError):
-            self._forget(job)
-        else:
+        if error is None:
+            for load in job.loads:
+                self._failed.pop(load, None)
+        elif not isinstance(error, (NotHeldError, LeaseLostError)):
+            self._failed |= dict.fromkeys(job.loads, str(error) or repr(error))
             log.warning("a bulk load failed: %s", error)
+            return
+        self._forget(job)
 
     def _forget(self, job: Job) -> None:
         for region in job.regions:
@@ -136,28 +162,66 @@ class Job:
     future: Future[None]
     """of `run`"""
 
-    def __init__(self, holding: TargetTable, tasks: Sequence[_Task], regions: Collection[str]) -> None:
-        self._holding, self._tasks, self.regions = holding, tasks, regions
+    def __init__(self, holding: TargetTable, tasks: Sequence[_Task], regions: Collection[str], failed: str) -> None:
+        """`failed`: why a job before it of one of these loads has failed; "" if none has."""
+        self._holding, self._tasks, self.regions, self._failed = holding, tasks, regions, failed
         self._done = self._sent = 0
         """files and cells"""
         self._cells = 0
         """of all files; 0 before these are opened"""
+        self._began_s = self._moved_s = 0.0
+        """when the first cell could be sent, and when the last one was, of `clock.steady_s`; 0: it waits for others"""
+
+    @property
+    def loads(self) -> list[str]:
+        """The names of its loads."""
+        return [str(task.load) for task in self._tasks]
+
+    def is_of(self, holding: TargetTable) -> bool:
+        """Whether it began while the table was held thus."""
+        return self._holding is holding
 
     def __str__(self) -> str:
         files = sum(len(task.load.files) for task in self._tasks)
-        percent = 100 * self._sent // self._cells if self._cells else 0
+        done = self._sent / self._cells if self._cells else 0
+        left = f", about {duration((steady_s() - self._began_s) * (1 - done) / done)} left" if done else ""
         others = len(self._tasks) - 1
         what = f" and {others} more of the table are" if others else " is"
         return (
-            f"{self._tasks[0].load}{what} being applied: {self._done} of {amount(files, 'file')}, {percent}%; the "
-            "source sends the call again"
+            f"{self._tasks[0].load}{what} being applied: {self._done} of {amount(files, 'file')}, {done:.0%}{left}; "
+            f"{f'{self.fault}; ' if self.fault else ''}the source sends the call again"
         )
 
+    @property
+    def fault(self) -> str:
+        """Why it may not end well; "" if nothing says so."""
+        still_s = steady_s() - self._moved_s if self._moved_s else 0
+        if still_s > STILL_SECONDS:
+            return f"none of its cells was applied for {duration(still_s)}"
+        return f"it has failed before: {self._failed}" if self._failed else ""
+
     def run(self, run: Run) -> None:
-        """Do it. Nothing is sent unless all files are there. Raises NotHeldError once the table is given back."""
+        """Do it, and tell the ledger how far it is. Nothing is sent unless all files are there. Raises NotHeldError
+        once the table is given back."""
+        with beside(partial(self._telling, run.ledger), "load"):
+            self._run(run)
+
+    def _telling(self, ledger: RunLedger, ended: threading.Event) -> None:
+        load, told = self.loads[0], False
+        while not ended.wait(TELL_SECONDS):
+            with _logged():
+                tell_of_load(ledger, load, str(self))
+                told = True
+        if told:
+            with _logged():
+                load_ended(ledger, load)
+
+    def _run(self, run: Run) -> None:
+        self._moved_s = steady_s()
         files, root = run.source_files, run.source_root
         opened = [task.load.open(files, root) for task in self._tasks]
         self._cells = sum(len(file) for its in opened for file in its)
+        self._began_s = steady_s()
         for task, its in zip(self._tasks, opened, strict=True):
             self._apply(task, its, root)
 
@@ -176,6 +240,7 @@ class Job:
                             f"{load}: the target refuses its cells: {error.reason}. {LEFT_OUT}", **error.facts
                         ) from error
                 size += len(run)
+                self._moved_s = steady_s()
             self._done += 1
         cells, late = self._sent - before, int(task.late)
         row = ReceivedCall(load.table, 1, cells, size, 0, late, task.written_ms, task.applied.encode())
@@ -199,6 +264,15 @@ def _mark(holding: TargetTable, task: _Task, files: Sequence[HFile]) -> None:
     why = "came after newer edits of the region" if task.late else "has no sequence number at the source"
     log.warning("rows %r to %r of target table %s: %s %s", *rows, holding.pair.target, task.load, why)
     holding.route.guard.mark_dirty({holding.pair.target: rows}, f"old values: {task.load} {why}")
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """For what the ledger is told of a load: it may fail."""
+    try:
+        yield
+    except WalferryError as error:
+        log.warning("the ledger does not know how far the load is: %s", error)
 
 
 def _retrieve(ended: asyncio.Future[None]) -> None:

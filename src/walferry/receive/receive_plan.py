@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -67,6 +68,7 @@ def examine(spec: AnyReceiveSpec, copied: Collection[str] = ()) -> ReceivePlan:
         findings += refusals
     elif not any(one.level == "stop" for one in findings):
         findings += _not_empty(spec, copied)
+    findings += _of_certificate(spec)
     if spec.host is not None and spec.host.partition(".")[0] == "localhost":
         findings.append(
             Finding("warn", spec.host, "servers of other machines do not reach this process by that name: give --host")
@@ -74,6 +76,15 @@ def examine(spec: AnyReceiveSpec, copied: Collection[str] = ()) -> ReceivePlan:
     return ReceivePlan(
         version, source_id, sink_version, sink_id, spec.cluster_key, peers[0].id if peers else None, findings, topics
     )
+
+
+def _of_certificate(spec: AnyReceiveSpec) -> Iterator[Finding]:
+    """What the source, or another process, would refuse of what this process shows of itself."""
+    if spec.receive.tls is not None:
+        try:
+            spec.receive.tls.server().check(spec.host or socket.getfqdn())
+        except UsageError as error:
+            yield Finding("stop", "receive.tls", error.message)
 
 
 def _topics(spec: ResolvedKafkaReceiveSpec, cluster_id: str) -> tuple[Mapping[str, Any], list[Finding]]:

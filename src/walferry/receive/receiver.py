@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -46,8 +46,8 @@ from walferry.receive.holding import (
     H,
     HeldTables,
     NotHeldError,
-    NotPreparedError,
     OutOfTimeError,
+    StillAtWorkError,
     not_held,
 )
 from walferry.receive.in_order import InOrder
@@ -58,7 +58,9 @@ from walferry.receive.seen import Picked
 from walferry.receive.standing import Standing
 from walferry.security import Security
 from walferry.security.accepting import Service
+from walferry.security.accepting_tls import ServerTls
 from walferry.security.handed import Purpose
+from walferry.security.tls import TlsError
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +76,13 @@ READING, ASKING, PASSING_ON = 4, 8, 64
 """calls that are read, holders that are looked for, and calls that are passed on at once"""
 PASSED_ON_SECONDS = 1.0
 """that a process has less for a call which was passed on to it: its reason for a refusal is to arrive"""
+LEAST_SECONDS = 2.0
+"""that another attempt must have: with less, a holder would only say that there is no time, and not why it cannot"""
 AMONG_US = "walferry.Receiver"
 """the service under which receivers pass calls on: who gets such a call applies it, or says that it does not hold all
 of its tables"""
 SHIPMENT = ("AdminService", "ReplicateWALEntry")
-NOT_PREPARED = "walferry.NotPreparedException"
+AT_WORK = "walferry.StillAtWorkException"
 """to another receiver: what the message says is no fault"""
 NOT_SERVING = "org.apache.hadoop.hbase.NotServingRegionException"
 _Edits = Mapping[str, Picked]
@@ -93,21 +97,28 @@ class _UnderWay:
     call: ReceivedCall
     deadline: float
     """of `clock.steady_s`: nothing begins after it"""
-    waits: object = ""
-    """what it waits for, as text"""
+    waits: dict[str, str] = field(default_factory=dict)
+    """by target table that is not applied yet, what it waits for; "" if that is not known"""
+    regions: dict[str, Collection[str]] = field(default_factory=dict)
+    """of those that this process applies"""
+    at_work: set[str] = field(default_factory=set)
+    """those of which another process says that they wait for work that goes on"""
+    failed: list[BaseException] = field(default_factory=list)
+    """what has ended its last attempt for some tables, while others are still applied"""
 
     @property
     def among_us(self) -> bool:
         """Whether another receiver has passed it on."""
         return self.call.service == AMONG_US
 
-    def wait_for(self, what: object) -> None:
-        """Note what it waits for."""
-        self.waits = what
-
-    def out_of_time(self) -> OutOfTimeError:
-        """The error at the deadline."""
-        return OutOfTimeError(f"not applied in time{f': {self.waits}' if self.waits else ''}")
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the error of a block."""
+        try:
+            yield
+        except Exception as error:
+            self.failed.append(error)
+            raise
 
 
 class Receiver(Generic[H]):
@@ -115,10 +126,10 @@ class Receiver(Generic[H]):
 
     def __init__(
         self, to: Destination[H], tables: HeldTables[H], standing: Standing, start_ms: int | None = None,
-        service: Service | None = None,
+        service: Service | None = None, tls: ServerTls | None = None,
     ) -> None:  # fmt: skip
         """`start_ms`: edits that were written before it are left out. `service`: what processes of the run log in to
-        when they call each other."""
+        when they call each other; `tls`: what they show to each other then."""
         self._to, self._tables, self._standing = to, tables, standing
         self._targets = {pair.source: pair.target for pair in to.pairs}
         self._older = Older(start_ms)
@@ -132,7 +143,7 @@ class Receiver(Generic[H]):
         login = None
         if service is not None:
             login = Sasl(Purpose("receivers of the run", Security(service.as_client())))
-        self._others = ConnectionPool(login)
+        self._others = ConnectionPool(login, tls=None if tls is None else tls.as_client())
 
     def close(self) -> None:
         """Close the connections to other receivers. Does not wait for what is under way."""
@@ -150,9 +161,9 @@ class Receiver(Generic[H]):
         nothing more begins then, and what is under way ends."""
         within = min(ANSWER_SECONDS, call.timeout_s or ANSWER_SECONDS)
         one = _UnderWay(call, min(steady_s() + within, call.received_s + MOST_SECONDS))
-        if one.among_us:
-            one.deadline -= PASSED_ON_SECONDS
-        if not one.among_us:
+        if one.among_us:  # who has passed it on waits from when it began to send
+            one.deadline = call.received_s + within - PASSED_ON_SECONDS
+        else:
             self._standing.begun()
         work = asyncio.ensure_future(self._deliver(one))
         try:
@@ -163,13 +174,13 @@ class Receiver(Generic[H]):
                 work.cancel()
         try:
             if not work.done():
-                raise one.out_of_time()
+                raise _gravest([*one.failed, self._out_of_time(one)])
             work.result()
         except NotHeldError as error:
             raise CallRefusedError(str(error), java_class=NOT_SERVING) from error
-        except NotPreparedError as error:  # which is no fault, and is shown elsewhere
+        except StillAtWorkError as error:
             log.info("a call of %s is refused: %s", call.sender, error)
-            raise CallRefusedError(str(error), java_class=NOT_PREPARED) from error
+            raise CallRefusedError(str(error), java_class=AT_WORK, until=None if work.done() else work) from error
         except Exception as error:
             if not one.among_us:
                 self._standing.refused(str(error) or repr(error))
@@ -189,11 +200,13 @@ class Receiver(Generic[H]):
             raise BadCallError(f"{call.service}.{call.method} is no call that a receiver answers")
         received = await _in(self._reading, entries_of, call.parameter, call.cells)
         left, pause = self._edits(received.batch), AGAIN_SECONDS
+        one.waits = dict.fromkeys(left, "")
         while left := await self._attempt(one, received, left):
             if one.among_us:
-                raise not_held(next(iter(left)))
-            if steady_s() + pause > one.deadline:
-                raise one.out_of_time()
+                table = next(iter(left))
+                raise not_held(table, self._tables.trouble.get(table, ""))
+            if steady_s() + pause + LEAST_SECONDS > one.deadline:
+                raise self._out_of_time(one)
             await asyncio.sleep(pause)
             pause = min(2 * pause, SELDOM_SECONDS)
 
@@ -201,7 +214,7 @@ class Receiver(Generic[H]):
         """Apply what this process holds, and pass on the rest. Returns what was not applied, since nobody was ready."""
         for table in edits:
             self._tables.require_prepared(table)
-        held, one.waits = self._tables.held, ""
+        held, one.at_work, one.failed = self._tables.held, set(), []
         here = {table: picked for table, picked in edits.items() if table in held}
         elsewhere = edits.keys() - here.keys() if not one.among_us else set()
         by_holder: defaultdict[str, dict[str, Picked]] = defaultdict(dict)
@@ -215,70 +228,100 @@ class Receiver(Generic[H]):
         )
         failed = [error for error in ended if isinstance(error, BaseException)]
         if failed:
-            raise min(failed, key=lambda error: isinstance(error, TransientError))
-        done = {table for tables in ended if not isinstance(tables, BaseException) for table in tables}
-        return {table: picked for table, picked in edits.items() if table not in done}
+            gravest = _gravest(failed)
+            if not isinstance(gravest, StillAtWorkError) or one.waits.keys() <= one.at_work:
+                raise gravest
+        return {table: picked for table, picked in edits.items() if table in one.waits}
+
+    def _out_of_time(self, one: _UnderWay) -> OutOfTimeError | StillAtWorkError:
+        """The error at the deadline: no fault only if each table that is left waits for work on it that goes on."""
+        beside = {table: self._to.under_way(regions) for table, regions in one.regions.items() if table in one.waits}
+        told = {str(beside.get(table) or what): None for table, what in one.waits.items()}
+        told.pop("", None)
+        going_on = one.at_work | {table for table, work in beside.items() if work is not None and not work.fault}
+        kind = StillAtWorkError if one.waits and one.waits.keys() <= going_on else OutOfTimeError
+        return kind(f"not applied in time{': ' if told else ''}{'; '.join(told)}")
 
     async def _holders(self, one: _UnderWay, tables: Collection[str]) -> list[str | None]:
-        """Which process holds each table; None: nobody of the run does."""
+        """Which process holds each table; None: nobody of the run does.
+
+        A holder that cannot use a table gives its lease back for moments, and only it knows why. So what the call's
+        attempt before waited for stays, unless something else is known.
+        """
+
+        unknown: dict[str, str] = {}
 
         def ask(table: str) -> str | None:
             try:
                 return self._tables.holder(table)
             except TransientError as error:
-                one.waits = str(error)
+                unknown[table] = str(error)
                 return None
 
         found = list(await asyncio.gather(*(_in(self._asking, ask, table) for table in tables)))
         for table, holder in zip(tables, found, strict=True):
-            if holder is None and not one.waits:
-                one.waits = self._tables.trouble.get(table) or f"no receiver holds the lease on table {table} yet"
+            if holder in (None, self._standing.server):
+                new = (
+                    f"table {table} is being opened" if holder else f"no receiver holds the lease on table {table} yet"
+                )
+                known = unknown.get(table) or self._tables.trouble.get(table)
+                one.waits[table] = known or one.waits[table] or new
         return found
 
-    async def _apply(self, one: _UnderWay, batch: EntryBatch, table: str, picked: Picked) -> Collection[str]:
-        """Apply the edits of a table in their turn. Returns the table, or nothing if it is being given back."""
-        regions = regions_of(table, batch, picked)
-        try:
-            holding = self._tables.holding(table)
-            left = picked[batch.write_time[picked] >= holding.since_ms]
-            async with self._order.turn(regions):
-                while True:
-                    await self._to.at_rest(regions, one.wait_for)
-                    one.waits = ""
-                    if not len(left):
-                        return (table,)
-                    async with self._of_table[table]:
-                        if steady_s() > one.deadline:
-                            raise one.out_of_time()
-                        left = await _to_its_end(self._applying, self._to.apply, holding, batch, left, one.deadline)
-        except NotHeldError as error:
-            one.waits = str(error)
-            return ()
+    async def _apply(self, one: _UnderWay, batch: EntryBatch, table: str, picked: Picked) -> None:
+        """Apply the edits of a table in their turn, unless it is being given back."""
+        one.regions[table] = regions = regions_of(table, batch, picked)
+        one.waits[table] = ""
+        with one.kept():
+            try:
+                holding = self._tables.holding(table)
+                left = picked[batch.write_time[picked] >= holding.since_ms]
+                async with self._order.turn(regions):
+                    await self._to.at_rest(regions)
+                    while len(left):
+                        async with self._of_table[table]:
+                            if steady_s() > one.deadline:
+                                raise self._out_of_time(one)
+                            left = await _to_its_end(self._applying, self._to.apply, holding, batch, left, one.deadline)
+                        await self._to.at_rest(regions)
+                del one.waits[table]
+            except NotHeldError as error:
+                one.waits[table] = str(error)
+            finally:
+                del one.regions[table]
 
-    async def _pass_on(self, one: _UnderWay, received: ReceivedEntries, holder: str, edits: _Edits) -> Collection[str]:
-        """Have another process apply the edits of its tables. Returns these, or nothing if it is not ready."""
+    async def _pass_on(self, one: _UnderWay, received: ReceivedEntries, holder: str, edits: _Edits) -> None:
+        """Have another process apply the edits of its tables, unless it is not ready."""
         picked = np.sort(np.concatenate(list(edits.values())))
         parameter, cells = await _in(self._reading, received.call_of, picked)
-        seconds = one.deadline - steady_s()
-        if seconds <= 0:
-            raise one.out_of_time()
-        try:
-            await _in(
-                self._passing,
-                partial(self._others.call, codec=CODEC_WITH_TAGS, timeout_s=seconds),
-                Server.parse(holder).address, AMONG_US, SHIPMENT[1], parameter, pb.ReplicateWALEntryResponse, cells,
-            )  # fmt: skip
-        except (RemoteError, RemoteTransientError) as error:
-            if error.facts["exception_class"] == NOT_PREPARED:
-                raise NotPreparedError(error.facts["reason"]) from error
-            if not isinstance(error, (RegionNotServedError, CallQueueFullError)):
-                raise
-            one.waits = f"{holder} is not ready for {', '.join(sorted(edits))}: {error}"
-            return ()
-        except ConnectionFailedError as error:
-            one.waits = f"{holder} is not ready for {', '.join(sorted(edits))}: {error}"
-            return ()
-        return edits.keys()
+        one.waits |= dict.fromkeys(edits, f"{holder} has not answered")
+        with one.kept():
+            seconds = one.deadline - steady_s()
+            if seconds <= 0:
+                raise self._out_of_time(one)
+            try:
+                await _in(
+                    self._passing,
+                    partial(self._others.call, codec=CODEC_WITH_TAGS, timeout_s=seconds),
+                    Server.parse(holder).address, AMONG_US, SHIPMENT[1], parameter, pb.ReplicateWALEntryResponse, cells,
+                )  # fmt: skip
+                for table in edits:
+                    del one.waits[table]
+            except (RemoteError, RemoteTransientError, ConnectionFailedError) as error:
+                if error.facts.get("exception_class") == AT_WORK:
+                    one.at_work |= edits.keys()
+                    one.waits |= dict.fromkeys(edits, error.facts["reason"])
+                    raise StillAtWorkError(error.facts["reason"]) from error
+                if not isinstance(error, (RegionNotServedError, CallQueueFullError, ConnectionFailedError)):
+                    raise
+                not_ready = f"{holder} is not ready for {', '.join(sorted(edits))}: {error}"
+                one.waits |= dict.fromkeys(edits, not_ready)
+            except TlsError as error:
+                raise TlsError(
+                    f"nothing can be passed on to {holder} by TLS: {error.facts['reason']}; give all processes of the "
+                    "run a `receive.tls` of the same authorities",
+                    **error.facts,
+                ) from error
 
     def _edits(self, batch: EntryBatch) -> dict[str, Picked]:
         """The edits of a call by target table, but for those that the sink has had first (loops) and those before the
@@ -320,6 +363,11 @@ class Receiver(Generic[H]):
                     clusters=[str(cluster) for cluster in clusters],
                 )
         return np.array([self._to.sink_id in clusters for clusters in lists] or [False])
+
+
+def _gravest(errors: Iterable[BaseException]) -> BaseException:
+    """What cannot pass by itself comes first, what is no fault last."""
+    return min(errors, key=lambda error: (isinstance(error, StillAtWorkError), isinstance(error, TransientError)))
 
 
 def _ended_later(work: asyncio.Future[None]) -> None:

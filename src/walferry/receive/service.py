@@ -61,6 +61,9 @@ async def _serve(given: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Eve
     service = None if spec.receive.login is None else spec.receive.login.service(host)
     if service is not None:
         service.check()
+    tls = None if spec.receive.tls is None else spec.receive.tls.server()
+    if tls is not None:
+        tls.check(host)
     server = RpcServer(
         handle,
         host=host,
@@ -69,6 +72,7 @@ async def _serve(given: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Eve
         read_seconds=READ_SECONDS,
         apart={AMONG_US: spec.receive.memory},
         login=service,
+        tls=tls,
         shut_out=shut_out,
     )
     bound = await server.start()
@@ -80,7 +84,7 @@ async def _serve(given: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Eve
             run.ledger.objects.made(side_of(spec), "sink", spec.path)
             standing, to = Standing(presence.server), destination_of(run)
             tables = HeldTables(to, lambda: [presence.server, *presence.others()], presence.server)
-            handler = Receiver(to, tables, standing, spec.receive.start_ms, service)
+            handler = Receiver(to, tables, standing, spec.receive.start_ms, service, tls)
             receiver.set_result(handler)
             presence.show()
             tables.begin()

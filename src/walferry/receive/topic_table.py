@@ -171,6 +171,7 @@ class TopicTable(Holding):
             told = not_held(self.pair.target)
         except Exception as error:
             told = error
+            self.fault = str(error)
         self.stale |= told is not None or self.sink.is_spent
         for one in made:
             _end(one.call, told)

@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ByteSize, ConfigDict, Field, fiel
 
 from walferry.run.spec import ResolvedSpec, Spec
 from walferry.security.accepting import Service, without_host
+from walferry.security.accepting_tls import ServerTls
 
 OWN_NODES = "/walferry"
 """above all of walferry's nodes in ZooKeeper"""
@@ -21,6 +22,7 @@ DEFAULT_PORT = 16040
 _KEYS = frozenset({"name", "source", "target", "tables", "max_lag", "source_requests", "receive"})
 _PATH = re.compile(r"(/[^/\s:,]+)+")
 _MiB = 1 << 20
+_File = Annotated[str, Field(pattern=r"^/[^\x00\n]{1,1000}$")]
 
 
 class ReceiverLogin(BaseModel):
@@ -34,8 +36,7 @@ class ReceiverLogin(BaseModel):
         description="The service principal of each process, hbase/_HOST@REALM: with the first part that the source's "
         "own region servers have. _HOST is the name by which the source reaches the process.",
     )
-    keytab: str = Field(
-        pattern=r"^/[^\x00\n]{1,1000}$",
+    keytab: _File = Field(
         title="Keytab",
         description="Path of the keytab with that principal's key, on the machine of each process.",
     )
@@ -50,6 +51,32 @@ class ReceiverLogin(BaseModel):
         """The service that a process on this host is."""
         clients = frozenset(self.senders or [without_host(self.principal)])
         return Service(self.principal.replace("_HOST", host.lower()), self.keytab, clients)
+
+
+class ReceiverTls(BaseModel):
+    """What the processes of a run show of themselves, where the source's servers speak TLS to their sinks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    certificate: _File = Field(
+        title="Certificate",
+        description="Path of a PEM file with the certificate of each process, on its own machine, and with those up to "
+        "its authority. It names the host by which the source reaches the process.",
+    )
+    key: _File = Field(
+        title="Key", description="Path of a PEM file with the certificate's private key, without a password."
+    )
+    ca: _File | None = Field(
+        default=None,
+        title="Authorities",
+        description="Path of a PEM file with the authorities to trust: each client must show a certificate of theirs, "
+        "and so must the processes to each other. null: clients need no certificate, and the processes trust the "
+        "machine's authorities.",
+    )
+
+    def server(self) -> ServerTls:
+        """The same, for the server."""
+        return ServerTls(self.certificate, self.key, self.ca)
 
 
 class Receiving(BaseModel):
@@ -73,6 +100,11 @@ class Receiving(BaseModel):
         default=None,
         title="Login",
         description="Who the processes are to a source whose servers log in by Kerberos. null: they do not log in.",
+    )
+    tls: ReceiverTls | None = Field(
+        default=None,
+        title="TLS",
+        description="Calls are taken by TLS only, with these files. null: without TLS only.",
     )
     memory: Annotated[ByteSize, Field(ge=64 * _MiB)] = Field(
         default=ByteSize(512 * _MiB),
@@ -100,7 +132,7 @@ class Receiving(BaseModel):
         return None if self.start is None else round(self.start.timestamp() * 1000)
 
     def as_recorded(self, path: str) -> dict[str, Any]:
-        """What all processes of the run share; `login` and `memory` are a process's own."""
+        """What all processes of the run share; `login`, `tls` and `memory` are a process's own."""
         start = None if self.start is None else self.start.astimezone(UTC).isoformat()
         given = {"start": start, "history": self.history}
         return {"path": path} | {name: value for name, value in given.items() if value is not None}
@@ -162,7 +194,7 @@ class ResolvedReceiveSpec(ResolvedSpec):
         return self.model_copy(update={"host": host, "port": port})
 
     def as_recorded(self) -> dict[str, Any]:
-        """What all processes of the run share. `login`, `memory`, host and port are a process's own."""
+        """What all processes of the run share. `login`, `tls`, `memory`, host and port are a process's own."""
         found = self.model_dump(mode="json", by_alias=True, include=set(_KEYS))
         return found | {"receive": self.receive.as_recorded(self.path)}
 

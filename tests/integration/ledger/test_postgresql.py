@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
@@ -24,7 +26,9 @@ from unit.ledger.test_quarantine import *  # noqa: F403
 from unit.ledger.test_received import *  # noqa: F403
 from unit.ledger.test_rounds import *  # noqa: F403
 from unit.ledger.test_upgrade import *  # noqa: F403
-from walferry.ledger import Ledger
+from walferry.errors import TransientError
+from walferry.ledger import Ledger, database
+from walferry.ledger.database import Database
 
 pytestmark = pytest.mark.cluster
 
@@ -37,6 +41,38 @@ def test_processes_write_one_after_the_other_whatever_isolation_is_the_databases
     with Ledger.open(ledger_url, actor="tester") as ledger:
         ledger.verify_audit()
         assert ledger.audit_head().sequence == 1 + 2 * 50 * 2
+
+
+def test_a_writer_that_is_suspended_keeps_others_waiting_for_a_while_only(
+    ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "IDLE_TIMEOUT_S", 2)
+    suspended, other = Database(ledger_url), Database(ledger_url)
+    count = text("SELECT COUNT(*) FROM runs")
+
+    def write() -> None:
+        with suspended.write() as connection:
+            connection.execute(count)
+            with other.write() as its:
+                its.execute(count)
+            connection.execute(count)
+
+    with closing(suspended), closing(other):
+        with pytest.raises(TransientError, match=r"did not answer|was suspended for more than 2 s"):
+            write()
+        with suspended.write() as connection:
+            connection.execute(count)
+
+
+def test_a_session_that_was_ended_since_it_was_suspended_is_told_so(ledger_url: str) -> None:
+    """As psycopg2 tells it unless the connection's end is seen first."""
+    ends = text("DO $$ BEGIN RAISE 'ended' USING ERRCODE = '25P03'; END $$")
+    with (
+        closing(Database(ledger_url)) as opened,
+        pytest.raises(TransientError, match="nothing of that is recorded"),
+        opened.read() as connection,
+    ):
+        connection.execute(ends)
 
 
 def test_the_audit_trail_cannot_be_truncated(ledger: Ledger, ledger_url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import time
 from ast import literal_eval
@@ -52,6 +53,8 @@ class Receivers:
     opened: ExitStack
     peer: str = ""
     """the source's, that leads to them"""
+    ledger: str = ""
+    """its URL; "": a file in the folder"""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
     """the name of each process as a server"""
@@ -69,7 +72,7 @@ class Receivers:
         number, before = len(self.processes), self.servers()
         with (self.folder / f"out{number}").open("w") as out, (self.folder / f"err{number}").open("w") as err:
             command = [*COMMAND, "receive", "receive.yaml", "--host", self.target.host, "--port", "0"]
-            process = subprocess.Popen(command, cwd=self.folder, env=environment(self.folder), stdout=out, stderr=err)
+            process = subprocess.Popen(command, cwd=self.folder, env=self._environment(), stdout=out, stderr=err)
         self.processes.append(process)
         deadline = time.monotonic() + 60
         while not (new := set(self.servers()) - set(before)):
@@ -98,15 +101,19 @@ class Receivers:
         """What all processes have logged."""
         return "".join(path.read_text() for path in sorted(self.folder.glob("err*")))
 
-    def send(self, parameter: bytes, cells: bytes) -> None:
+    def send(self, parameter: bytes, cells: bytes, timeout_s: float = 60) -> None:
         """Send a call to the first process, as a source's server does."""
         host, port, _ = self.servers()[0].split(",")
         connection = RpcConnection(f"{host}:{port}", "AdminService")
         with closing(connection):
-            connection.call("ReplicateWALEntry", parameter, pb.ReplicateWALEntryResponse, cells)
+            connection.call("ReplicateWALEntry", parameter, pb.ReplicateWALEntryResponse, cells, timeout_s=timeout_s)
+
+    def _environment(self) -> dict[str, str]:
+        given = environment(self.folder)
+        return given | {"WALFERRY_LEDGER": self.ledger} if self.ledger else given
 
     def _received(self) -> Received:
-        ledger = Ledger.open(f"sqlite:///{self.folder / 'ledger.db'}", create=False)
+        ledger = Ledger.open(self._environment()["WALFERRY_LEDGER"], create=False)
         self.opened.callback(ledger.close)
         return ledger.of(next(run.run_id for run in ledger.runs() if run.name == self.name)).received
 
@@ -149,11 +156,26 @@ class Receivers:
             unmarked = [row for row in sorted(rows) if not any(first <= row <= last for first, last in spans)]
             assert not unmarked, f"{table}: {unmarked[:5]} of {len(unmarked)} rows differ\n{self.said()[-3000:]}"
 
+    def suspend(self, number: int) -> None:
+        """Stop a process, but not while it writes to the ledger: of SQLite, all others would wait for it."""
+        ledger = sqlite3.connect(self.folder / "ledger.db", timeout=2, isolation_level=None)
+        with closing(ledger):
+            while True:
+                os.kill(self.processes[number].pid, signal.SIGSTOP)
+                try:
+                    ledger.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    os.kill(self.processes[number].pid, signal.SIGCONT)
+                    time.sleep(0.1)
+                else:
+                    ledger.execute("ROLLBACK")
+                    return
+
     def abort(self) -> subprocess.CompletedProcess[str]:
         """End the run by the command."""
         command = [*COMMAND, "abort", f"{self.name}-1", "--reason", "the test is over"]
         return subprocess.run(
-            command, cwd=self.folder, env=environment(self.folder), capture_output=True, text=True, timeout=120
+            command, cwd=self.folder, env=self._environment(), capture_output=True, text=True, timeout=120
         )
 
     def stop(self) -> None:
@@ -173,19 +195,22 @@ class Receivers:
 @contextmanager
 def kafka_receivers(
     source: MiniCluster, broker: Broker, folder: Path, tables: Sequence[str], count: int = 2, *, peer: Keys = NO_KEYS,
-    **keys: Any,
+    at: MiniCluster | None = None, ledger: str = "", **keys: Any,
 ) -> Iterator[Receivers]:  # fmt: skip
     """So many receivers of tables of the source into Kafka, and a peer of the source that leads to them, with `peer` in
-    its configuration. `keys`: more of the spec."""
+    its configuration. `at`: in whose ZooKeeper the source finds them, instead of its own. `ledger`: its URL. `keys`:
+    more of the spec."""
     name = unique("receive_")
     spec = {
         "name": name, "tables": list(tables), "source": cluster_keys(source), "kafka": {"bootstrap": broker.address},
         "topic": f"{name}.{{table}}", "create_topics": {"partitions": PARTITIONS, "replication": 1}, **keys,
     }  # fmt: skip
     spec["source"].pop("thrift", None)
+    if at is not None:
+        spec["receive"] = {"zookeeper": f"{at.host}:{at.ports.zookeeper}"} | dict(keys.get("receive", {}))
     (folder / "receive.yaml").write_text(yaml.safe_dump(spec))
     with ExitStack() as opened:
-        made = Receivers(source, source, folder, tables, name, opened)
+        made = Receivers(source, at or source, folder, tables, name, opened, ledger=ledger)
         made.begin(count, **peer)
         yield made
 

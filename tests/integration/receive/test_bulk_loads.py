@@ -1,10 +1,14 @@
-"""Files that are loaded at a real source, which ships their markers, come to the target by way of receivers."""
+"""Files that are loaded at a real source, which ships their markers, come to the target by way of receivers, and are
+told to Kafka."""
 
 from __future__ import annotations
 
+import json
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +17,18 @@ import pytest
 
 from booting import laid_out
 from integration.migration.command import walferry
-from integration.migration.moves import taken_away
-from integration.receive.receivers import Receivers, receivers
+from integration.migration.moves import taken_away, unique
+from integration.receive.receivers import PARTITIONS, Receivers, kafka_receivers, receivers
+from integration.replication.native import REPLICATED
 from integration.replication.writing import writer
 from integration.streams.bulk_loads import load_cells
+from integration.streams.judging import SPLIT_KEYS, Journal, Judge, writing
+from kafka_reading import read
 from walferry.background import beside
 from walferry.clock import now_ms
 from walferry.embedded.cluster import MiniCluster
 from walferry.embedded.environment import Environment
+from walferry.embedded.kafka import Broker
 from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, index_cells
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -193,3 +201,42 @@ def test_a_file_that_is_gone_is_refused_by_its_name_until_it_is_there_again(
             until(lambda: one.serving()[0].refused, "nothing is refused")
             assert f"its file {path} is gone" in one.serving()[0].last_refusal
         one.equal()
+
+
+def test_loads_come_once_as_events_of_every_partition_in_their_place_also_when_a_process_is_killed(
+    source: MiniCluster, here: HBaseClient, broker: Broker, tmp_path: Path
+) -> None:
+    table, journal, loads = unique("k"), Journal(), []
+    here.create_table(table, {"f": REPLICATED, "g": REPLICATED}, SPLIT_KEYS)
+    with kafka_receivers(source, broker, tmp_path, [table]) as two:
+        topic = f"{two.name}.{table}"
+
+        def load(*rows: bytes) -> None:
+            for row in rows:
+                cells = {family: [cell(row, 1, family=family.encode())] for family in ("f", "g")}
+                loads.append({tuple(path.split("/")[-2:]) for path in load_cells(source, here, table, row, cells)})
+
+        with closing(Judge(broker.address, topic, PARTITIONS)) as judge:
+            with writing(source, table, journal):
+                judge.await_more(0)
+                load(b"a loaded", b"h loaded", b"a loaded")
+                two.processes[two.holder(table)].send_signal(signal.SIGKILL)
+                load(b"h loaded", b"t loaded")
+                judge.await_more()
+            judge.require(journal, table=table)
+        all_is_shipped(two, here)
+        told: dict[int, list[set[Any]]] = defaultdict(list)
+        numbers: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for seen in read(broker.address, topic, PARTITIONS):
+            value = json.loads(seen.value or b"")
+            numbers[seen.partition, value["region"]].append(value["sequence_number"])
+            if "event" in value:
+                assert value["event"]["kind"] == "bulk_load"
+                told[seen.partition].append({(file["family"], file["name"]) for file in value["event"]["files"]})
+        assert sorted(told) == list(range(PARTITIONS))
+        for those in told.values():
+            assert sorted(map(sorted, those)) == sorted(map(sorted, loads))
+        for of_region in numbers.values():
+            assert of_region == sorted(of_region)
+    here.disable_table(table)
+    here.delete_table(table)

@@ -170,7 +170,7 @@ def test_a_receiver_that_is_stopped_for_two_minutes_applies_nothing_old_afterwar
 ) -> None:
     with HBaseClient(source.address) as here, beside(writer(here, two.tables), "writer"):
         time.sleep(5)
-        os.kill(two.processes[0].pid, signal.SIGSTOP)
+        two.suspend(0)
         time.sleep(120)
         os.kill(two.processes[0].pid, signal.SIGCONT)
         time.sleep(10)

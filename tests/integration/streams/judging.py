@@ -109,9 +109,11 @@ class Writer:
             self._put_rows, self._delete, *once,
         ]  # fmt: skip
 
-    def write(self) -> None:
-        """Write something."""
-        self._dice.choice(self._kinds)(self._dice.choice(self._rows))
+    def write(self, times: int = 1) -> None:
+        """Write something to a row, so many times in quick succession."""
+        row = self._dice.choice(self._rows)
+        for _ in range(times):
+            self._dice.choice(self._kinds)(row)
 
     def write_all_kinds(self) -> None:
         """Write something of each kind to the same row."""
@@ -212,8 +214,9 @@ def writing(
     writers: int = 2,
     pause_s: float = 0.01,
     all_kinds: bool = True,
+    times: int = 1,
 ) -> Iterator[None]:
-    """Writers write to the table until the block ends."""
+    """Writers write to the table until the block ends, each so many times to a row before they turn to another one."""
     over = threading.Event()
     started = sum(1 for _ in journal.rows)
 
@@ -222,7 +225,7 @@ def writing(
             client.is_cautious = not all_kinds
             writer = Writer(client, table, journal, f"w{number}-{started}", all_kinds=all_kinds)
             while not over.is_set():
-                writer.write()
+                writer.write(times)
                 time.sleep(pause_s)
 
     with ThreadPoolExecutor(writers) as threads:

@@ -28,6 +28,8 @@ class MemoryKafka:
         self.most_bytes = 1 << 20
         self.owners: list[object] = []
         """that `prepare` was asked for"""
+        self.commit_s: float | None = None
+        """how long a commit may wait, as `open` was told"""
         self.refuses: Exception | None = None
         """what `prepare` raises"""
 
@@ -45,8 +47,9 @@ class MemoryKafka:
             raise self.refuses
         return StreamTopics({name: Topic(name, 2, self.most_bytes) for name in changes}, Topic(positions, 1, 1 << 20))
 
-    def open(self, _: object, shard: Shard, topics: StreamTopics, *, expected: bool = False) -> MemorySink:
+    def open(self, _: object, shard: Shard, topics: StreamTopics, **more: Any) -> MemorySink:
         """As `streams.kafka.sink.Sink.open`."""
+        self.commit_s = more["commit_s"]
         self.epochs[shard.transactional_id] += 1
         return MemorySink(self, shard.transactional_id)
 

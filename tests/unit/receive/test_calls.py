@@ -114,9 +114,7 @@ def test_every_entry_of_a_call_has_its_key_and_its_cells(
         "sourceBaseNamespaceDirPath": base,
         "sourceHFileArchiveDirPath": archive,
     }
-    got = read(*call([entry for entry, _ in entries], **{name: text for name, text in fields.items() if text}))
-    batch = got.batch
-    assert (got.source_cluster, got.base_namespace_dir, got.archive_dir) == (source, base, archive)
+    batch = read(*call([entry for entry, _ in entries], **{name: text for name, text in fields.items() if text})).batch
     assert [batch.table_and_region(i) for i in range(len(batch))] == [(one.table, one.region) for one, _ in entries]
     assert batch.sequence_number.tolist() == [signed(one.number) for one, _ in entries]
     assert batch.write_time.tolist() == [signed(one.time) for one, _ in entries]
@@ -147,7 +145,7 @@ def test_a_call_in_memory_that_cannot_be_written_is_read_too() -> None:
 
 def test_a_call_without_entries_is_an_empty_batch() -> None:
     got = read(b"", b"")
-    assert (len(got.batch), got.source_cluster, got.base_namespace_dir, got.archive_dir) == (0, "", "", "")
+    assert len(got.batch) == 0
     assert got.batch.holds_data.tolist() == got.batch.of_tables(["t1"]).tolist() == []
 
 
@@ -239,11 +237,6 @@ def test_a_name_that_is_not_text_is_refused_with_its_entry(name: str) -> None:
     wrong = refused(parameter.replace(b"name", b"nam\xff"), cells)
     assert (wrong.entry, wrong.place, wrong.offset) == (1, "request", parameter.index(b"name"))
     assert "not UTF-8" in wrong.reason
-
-
-def test_a_folder_whose_name_is_not_text_is_refused() -> None:
-    parameter, cells = call([Sent()], sourceBaseNamespaceDirPath="/hbase/data")
-    assert "is not UTF-8" in refused(parameter.replace(b"/data", b"\xffdata"), cells).reason
 
 
 def test_a_negative_number_of_cells_is_refused() -> None:

@@ -18,7 +18,7 @@ from walferry.clock import steady_s
 from walferry.errors import TransientError, UsageError
 from walferry.hbase.errors import ZooKeeperError
 from walferry.receive import holding
-from walferry.receive.holding import HeldTables, Holding, NotHeldError, NotPreparedError, OutOfTimeError
+from walferry.receive.holding import HeldTables, Holding, NotHeldError, OutOfTimeError, StillAtWorkError
 from walferry.receive.target_table import LEAST_REQUEST_SECONDS, TargetTable, _Until
 from walferry.replay.rights import lease
 from walferry.replay.rights.lease import LeaseHeldError
@@ -49,8 +49,9 @@ class Leases:
         self.holders[pair.target] = process
         self.taken.append(pair.target)
         nothing: Any = None
+        self.last = Holding(pair, lambda: self.guard(), nothing, nothing, nothing, threading.Lock())
         try:
-            yield Holding(pair, lambda: self.guard(), nothing, nothing, nothing, threading.Lock())
+            yield self.last
         finally:
             del self.holders[pair.target]
 
@@ -105,6 +106,18 @@ def test_no_error_keeps_a_table_from_being_tried_again(leases: Leases, error: Ex
         assert tables.trouble == {}
 
 
+def test_why_a_table_was_given_back_is_known_until_it_is_held_again(leases: Leases) -> None:
+    with leases.process("p1") as tables:
+        until(lambda: len(tables.held) == 3)
+        given_back, held = leases.last, threading.Event()
+        leases.prepare = lambda wanted, tell: held.wait(10)
+        given_back.fault, given_back.stale = "Kafka is away", True
+        until(lambda: tables.trouble == {given_back.pair.target: "Kafka is away"})
+        held.set()
+        until(lambda: len(tables.held) == 3)
+        assert tables.trouble == {}
+
+
 def test_what_only_a_person_can_mend_is_tried_less_and_less_often(leases: Leases) -> None:
     tries: list[float] = []
 
@@ -123,7 +136,7 @@ def test_what_only_a_person_can_mend_is_tried_less_and_less_often(leases: Leases
 def is_prepared(tables: HeldTables[Holding], table: str) -> bool:
     try:
         tables.require_prepared(table)
-    except NotPreparedError as error:
+    except StillAtWorkError as error:
         return str(error) != "rows are copied"
     return True
 

@@ -16,7 +16,7 @@ from unit.receive.call_builder import REGION, Sent
 from unit.receive.kafka_world import TABLE, World, put
 from unit.receive.memory_kafka import TOO_LATE
 from walferry.errors import TransientError, UsageError
-from walferry.receive import applying
+from walferry.receive import applying, receiver
 from walferry.receive.holding import NotHeldError
 from walferry.receive.into_kafka import Position
 from walferry.receive.topic_table import UnsendableError
@@ -47,12 +47,19 @@ def test_a_commit_whose_end_is_not_known_is_judged_by_the_position_of_the_next_o
         one.send(2, 3)
     with pytest.raises(NotHeldError):
         one.send(2, 3)
+    assert one.table.fault == TOO_LATE, "the reason why the table is given back"
     one.close()
     other = world.process()
     assert (world.rows(), world.sums()) == ((1, (1, 0, 0, 1)) if how == "before" else (2, (3, 0, 0, 2)))
     other.send(2, 3)
     assert world.kafka.numbers == [1, 2, 3]
     assert world.sums() == ((3, 0, 0, 2) if how == "before" else (3, 2, 0, 3))
+
+
+def test_a_commit_fails_while_its_calls_can_still_be_told_why(world: World) -> None:
+    world.process()
+    assert world.kafka.commit_s is not None
+    assert world.kafka.commit_s <= receiver.ANSWER_SECONDS / 2
 
 
 def test_the_first_transaction_of_all_may_be_the_one_that_fails(world: World) -> None:

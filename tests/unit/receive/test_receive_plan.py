@@ -11,6 +11,7 @@ import pytest
 
 from unit.migration.setup.memory_cluster import MemoryCluster
 from unit.receive.two_clusters import KAFKA_KEYS, MemoryWithQuotas
+from walferry.embedded.certificates import Authority
 from walferry.errors import UsageError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.errors import ConnectionFailedError
@@ -157,6 +158,21 @@ def test_bulk_loads_whose_files_cannot_be_read_from_here_are_warned_of(
 def test_a_name_that_leads_other_machines_to_themselves_is_told(make_spec: Callable[..., ResolvedReceiveSpec]) -> None:
     assert "give --host" in told(make_spec().at("localhost.localdomain", 1), "warn")[0]
     assert told(make_spec().at("east-1.example", 1), "warn") == []
+
+
+def test_a_certificate_that_does_not_name_the_process_is_refused(
+    make_spec: Callable[..., ResolvedReceiveSpec], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    made = authority.issue("receiver", host="east-1.example")
+    tls = {"certificate": str(made.certificate), "key": str(made.key), "ca": str(authority.bundle)}
+    spec = make_spec(receive={"tls": tls})
+    assert told(spec.at("east-1.example", 1)) == []
+    (refusal,) = told(spec.at("east-2.example", 1))
+    assert refusal.startswith(f"receive.tls: the certificate {made.certificate} does not name east-2.example")
+    made.key.unlink()
+    (refusal,) = told(make_spec(receive={"tls": tls | {"ca": str(made.both)}}).at("east-1.example", 1))
+    assert refusal.startswith(f"receive.tls: {made.key}, which is named for TLS, cannot be used: No such file")
 
 
 def test_a_cluster_that_does_not_answer_is_named(spec: ResolvedReceiveSpec, target: MemoryCluster) -> None:

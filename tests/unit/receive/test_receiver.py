@@ -20,13 +20,24 @@ from walferry.errors import TransientError
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.errors import RemoteError, RemoteTransientError
+from walferry.hbase.rpc_stream import Room
 from walferry.receive import receiver
-from walferry.receive.holding import NotPreparedError, not_held
+from walferry.receive.holding import StillAtWorkError, not_held
 from walferry.run.spec import TablePair
+from walferry.security.accepting_tls import ServerTls
 
 CELL = encode_cell(b"r", b"d", b"q", 1, 4, b"v")
 UNKNOWN = encode_cell(b"\0", b"METAFAMILY", b"HBASE::NEW", 1, 4, b"v")
 LOAD = encode_cell(b"\0", b"METAFAMILY", b"HBASE::BULK_LOAD", 1, 4, b"v")
+
+
+class Work:
+    """Work on a table beside its calls."""
+
+    fault = ""
+
+    def __str__(self) -> str:
+        return "a bulk load is being applied"
 
 
 class Cluster:
@@ -35,12 +46,18 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, start_ms: int | None = None) -> None:
         self.start_ms, self.at_once = start_ms, 100
         self.rested: list[set[str]] = []
+        self.beside: dict[str, Work] = {}
+        """work on tables beside their calls"""
         self.since_ms = 0
+        self.tls: list[ServerTls | None] = []
+        """of each process that is to begin, if there is any"""
         self.prepares: set[str] = set()
         """the tables that their holders still prepare"""
         self.processes: list[Process] = []
         self.held: dict[str, int] = {"t1": 0, "t2": 1}
         """by target table, the process that holds it"""
+        self.opening: dict[str, str] = {}
+        """the tables that their holders cannot use yet, and why"""
         self.applied: list[tuple[int, str, list[int]]] = []
         """process, table, and the numbers of the entries"""
         self.slow: Callable[[str, int], None] = lambda table, number: None
@@ -52,8 +69,13 @@ class Cluster:
         self.applied.append((holding.process, holding.table, numbers))
         return picked[self.at_once :]
 
-    async def at_rest(self, regions: set[str], tell: object) -> None:
+    def under_way(self, regions: set[str]) -> Work | None:
+        return next((work for table, work in self.beside.items() if any(table in region for region in regions)), None)
+
+    async def at_rest(self, regions: set[str]) -> None:
         self.rested.append(regions)
+        while self.under_way(regions):
+            await asyncio.sleep(0.1)
 
     @contextmanager
     def process(self) -> Iterator[Process]:
@@ -62,10 +84,10 @@ class Cluster:
         to: Any = SimpleNamespace(
             pairs=[TablePair(source="t1", target="t1"), TablePair(source="old", target="t2")],
             source_id=SOURCE, sink_id=TARGET, calls_at_once=4, apply=self.apply,
-            at_rest=self.at_rest, close=lambda: None,
+            under_way=self.under_way, at_rest=self.at_rest, close=lambda: None,
         )  # fmt: skip
         tables: Any = Tables(self, number)
-        with running(to, tables, self.start_ms) as made:
+        with running(to, tables, self.start_ms, self.tls[number] if self.tls else None) as made:
             self.processes.append(made)
             yield made
 
@@ -75,15 +97,16 @@ class Tables:
 
     def __init__(self, cluster: Cluster, process: int) -> None:
         self._cluster, self._process = cluster, process
-        self.trouble: dict[str, str] = {}
+        self.trouble = cluster.opening
 
     @property
     def held(self) -> list[str]:
-        return [table for table, process in self._cluster.held.items() if process == self._process]
+        mine = [table for table, process in self._cluster.held.items() if process == self._process]
+        return [table for table in mine if table not in self._cluster.opening]
 
     def require_prepared(self, table: str) -> None:
         if table in self._cluster.prepares and self._cluster.held.get(table) == self._process:
-            raise NotPreparedError(f"{table} is being copied")
+            raise StillAtWorkError(f"{table} is being copied")
 
     def holding(self, table: str) -> Any:
         if table not in self.held:
@@ -175,7 +198,7 @@ def test_a_call_that_takes_too_long_is_refused_and_its_repetition_waits_for_it(
 
 
 def test_a_table_that_nobody_holds_is_refused_in_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 0.4)
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 1.5)
     cluster.held = {}
     began = time.monotonic()
     with pytest.raises(RemoteTransientError):
@@ -184,6 +207,30 @@ def test_a_table_that_nobody_holds_is_refused_in_time(cluster: Cluster, monkeypa
     cluster.held = {"t1": 0}
     cluster.processes[0].send(edit(2))
     assert cluster.applied == [(0, "t1", [2])]
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_table_that_its_holder_cannot_use_is_refused_with_the_reason_whichever_gets_the_call(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, process: int
+) -> None:
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 4.0)
+    cluster.opening["t1"] = "Kafka is away"
+    with pytest.raises(RemoteTransientError, match=r"not applied in time.*: Kafka is away"):
+        cluster.processes[process].send(edit())
+    assert cluster.applied == []
+
+
+def test_the_reason_of_a_holder_is_told_also_if_it_has_given_the_table_back_since(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 4.0)
+    cluster.opening["t1"] = "Kafka is away"
+    with ThreadPoolExecutor() as pool:
+        sent = pool.submit(cluster.processes[1].send, edit())
+        time.sleep(0.5)
+        del cluster.held["t1"], cluster.opening["t1"]
+        with pytest.raises(RemoteTransientError, match=r"not applied in time.*: Kafka is away"):
+            sent.result(10)
 
 
 def test_a_call_with_one_table_that_fails_is_refused_and_the_others_are_applied(cluster: Cluster) -> None:
@@ -257,19 +304,120 @@ def test_a_table_that_is_still_copied_is_refused_at_once_with_that_reason_and_co
     assert (standing.calls, standing.refused, standing.last_refusal) == (1, 0, "")
 
 
-def test_the_reason_of_the_holder_reaches_who_has_passed_a_call_on(
+@pytest.fixture
+def load_of_t1(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Work:
+    """It does not end while calls have time."""
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 3.0)
+    cluster.beside["t1"] = Work()
+    return cluster.beside["t1"]
+
+
+def refusals(cluster: Cluster) -> list[str]:
+    """What counts as a fault of each process."""
+    rows = [process.handler._standing.row("serving", (), 0) for process in cluster.processes]
+    assert [row.refused for row in rows] == [int(bool(row.last_refusal)) for row in rows]
+    return [row.last_refusal for row in rows]
+
+
+@pytest.mark.parametrize("process", [0, 1])
+@pytest.mark.parametrize("tables", [["t1"], ["t1", "old"], ["old", "t1"]])
+def test_a_call_that_waits_for_work_beside_it_is_refused_with_that_reason_and_counts_as_no_fault(
+    cluster: Cluster, load_of_t1: Work, process: int, tables: list[str]
+) -> None:
+    for held in ({"t1": 0, "t2": 1}, {"t1": 0, "t2": 0}):
+        cluster.held = held
+        with pytest.raises(RemoteTransientError, match="not applied in time: a bulk load is being applied"):
+            cluster.processes[process].send(*(edit(table=table) for table in tables))
+        assert refusals(cluster) == ["", ""]
+
+
+def test_a_call_that_waits_for_its_turn_behind_work_counts_as_no_fault_either(
+    cluster: Cluster, load_of_t1: Work
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        for sent in [pool.submit(process.send, edit()) for process in cluster.processes]:
+            with pytest.raises(RemoteTransientError, match="not applied in time: a bulk load is being applied"):
+                sent.result()
+    assert refusals(cluster) == ["", ""]
+
+
+def test_work_that_may_not_end_well_is_a_fault(cluster: Cluster, load_of_t1: Work) -> None:
+    load_of_t1.fault = "it has failed before"
+    with pytest.raises(RemoteTransientError, match="a bulk load is being applied"):
+        cluster.processes[0].send(edit())
+    assert refusals(cluster) == ["not applied in time: a bulk load is being applied", ""]
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_work_on_one_table_hides_no_fault_of_another_one(cluster: Cluster, load_of_t1: Work, where: int) -> None:
+    cluster.held["t2"] = where
+
+    def refuse(table: str, number: int) -> None:
+        raise TransientError("the target is full")
+
+    cluster.slow = refuse
+    with pytest.raises(RemoteTransientError, match="the target is full"):
+        cluster.processes[0].send(edit(), edit(table="old"))
+    assert "the target is full" in refusals(cluster)[0]
+
+
+def test_a_call_that_was_passed_on_is_answered_in_the_time_of_the_one_who_waits_for_it(
+    cluster: Cluster, load_of_t1: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it comes slowly."""
+    take = Room.take
+
+    async def slowly(room: Room, size: int, deadline: float) -> bool:
+        await asyncio.sleep(1.3)
+        return await take(room, size, deadline)
+
+    slow = Room(1 << 20)
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 6.0)
+    monkeypatch.setattr(cluster.processes[0].server, "room_of", lambda service: slow)
+    monkeypatch.setattr(Room, "take", lambda room, *given: slowly(room, *given) if room is slow else take(room, *given))
+    with pytest.raises(RemoteTransientError, match="a bulk load is being applied"):
+        cluster.processes[1].send(edit())
+    assert refusals(cluster) == ["", ""]
+
+
+def test_a_table_that_is_copied_elsewhere_keeps_no_other_one_from_being_looked_for(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 5.0)
+    cluster.prepares = {"t1"}
+    del cluster.held["t2"]
+    with ThreadPoolExecutor() as pool:
+        sent = pool.submit(cluster.processes[1].send, edit(1), edit(2, "old"))
+        time.sleep(0.5)
+        assert not sent.done()
+        cluster.held["t2"] = 1
+        with pytest.raises(RemoteTransientError, match="t1 is being copied"):
+            sent.result()
+    assert cluster.applied == [(1, "t2", [2])]
+    assert refusals(cluster) == ["", ""]
+
+
+def test_what_is_in_the_way_now_is_told_rather_than_what_was(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "ANSWER_SECONDS", 3.0)
+    cluster.held = {}
+    cluster.opening["t1"] = "Kafka was away"
 
-    async def at_rest(regions: set[str], tell: Callable[[str], None]) -> None:
-        tell("a bulk load is being applied")
-        await asyncio.sleep(60)
+    def holder(tables: Tables, table: str) -> str | None:
+        raise TransientError("ZooKeeper does not answer")
 
-    for process in cluster.processes:
-        process.handler._to.at_rest = at_rest  # type: ignore[assignment, method-assign]
-    with pytest.raises(RemoteTransientError, match="a bulk load is being applied"):
-        cluster.processes[1].send(edit(1))
+    monkeypatch.setattr(Tables, "holder", holder)
+    with pytest.raises(RemoteTransientError, match="not applied in time: ZooKeeper does not answer"):
+        cluster.processes[0].send(edit())
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_work_on_one_table_does_not_hide_that_nobody_holds_another_one(
+    cluster: Cluster, load_of_t1: Work, process: int
+) -> None:
+    del cluster.held["t2"]
+    with pytest.raises(RemoteTransientError, match="no receiver holds the lease on table t2 yet"):
+        cluster.processes[process].send(edit(), edit(table="old"))
+    assert "no receiver holds the lease on table t2 yet" in refusals(cluster)[process]
 
 
 def test_a_bug_is_counted_as_a_refusal(cluster: Cluster) -> None:

@@ -16,6 +16,7 @@ from walferry.run.given_spec import parse_keys, resolve_receive
 from walferry.run.receive_spec import DEFAULT_PORT, ReceiveSpec, Receiving, ResolvedReceiveSpec
 from walferry.run.recorded_spec import spec_of
 from walferry.run.spec import Cluster, Options
+from walferry.security import Tls
 
 EXAMPLE = Path(__file__).parents[3] / "receive.example.yaml"
 OF_A_RUN = ("name", "source", "target", "tables", "max_lag", "source_requests", "receive")
@@ -53,6 +54,12 @@ def test_a_migrations_key_that_does_nothing_here_is_refused_even_with_its_defaul
             {"receive": {"login": {"principal": "hbase/_HOST@R", "keytab": "/k", "senders": ["hbase"]}}},
             "receive.login.senders",
         ),
+        ({"receive": {"tls": {"certificate": "/c"}}}, "receive.tls.key: "),
+        ({"receive": {"tls": {"key": "/k"}}}, "receive.tls.certificate: "),
+        ({"receive": {"tls": {"certificate": "c", "key": "/k"}}}, "receive.tls.certificate: "),
+        ({"receive": {"tls": {"certificate": "/c", "key": "-----BEGIN PRIVATE KEY-----"}}}, "receive.tls.key: "),
+        ({"receive": {"tls": {"certificate": "/c", "key": "/k", "ca": "ca.pem"}}}, "receive.tls.ca: "),
+        ({"receive": {"tls": {"certificate": "/c", "key": "/k", "rpc": True}}}, "receive.tls.rpc: unknown key"),
         ({"receive": {"history": "scan", "start": "2026-01-01T00:00:00Z"}}, "start: with `history` the copy says"),
         ({"receive": {"memory": "63MiB"}}, "receive.memory: "),
         ({"receive": {"memory": "much"}}, "receive.memory: "),
@@ -101,6 +108,17 @@ def test_each_process_is_a_service_of_its_own_host_which_is_not_recorded() -> No
     assert known == [True, False, False]
     assert other.service("a").is_own("hb/a@EXAMPLE.COM")
     assert (service.as_client().principal, service.as_client().service) == (service.principal, "hb/_HOST@EXAMPLE.COM")
+
+
+def test_each_process_has_its_own_files_for_tls_which_are_not_recorded() -> None:
+    files = {"certificate": "/etc/here.pem", "key": "/etc/here.key"}
+    for more, ca in (({}, None), ({"ca": "/etc/ca.pem"}, "/etc/ca.pem")):
+        spec = resolved(receive={"tls": files | more})
+        assert spec.receive.tls is not None
+        tls = spec.receive.tls.server()
+        assert (tls.certificate, tls.key, tls.ca) == ("/etc/here.pem", "/etc/here.key", ca)
+        assert tls.as_client() == Tls(ca, "/etc/here.pem", "/etc/here.key", rpc=True)
+        assert spec.as_recorded() == resolved().as_recorded()
 
 
 def test_what_is_recorded_is_what_all_processes_share(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from walferry.apply.bulk_loader import staging_folder
 from walferry.apply.route import Route
 from walferry.apply.writers import limits_of
 from walferry.errors import is_transient
+from walferry.ledger import RunLedger
 from walferry.ledger.batches import Change, in_one
 from walferry.replay.rights import lease
 from walferry.replay.rights.claims import Claims
@@ -120,9 +121,14 @@ def lease_check_of(run: Run, route: Route) -> Change:
     names = [lease.resource(cluster, table) for table in route.tables.values()]
     numbers = {name: run.ledger.leases.newest(name) for name in names}
     route.guard(list(route.tables.values()))  # proves that these numbers are this process's own
+    return check_of(run.ledger, numbers)
+
+
+def check_of(ledger: RunLedger, numbers: Mapping[str, int]) -> Change:
+    """The same for leases of these numbers, by the ledger's names for them."""
 
     def lease_check(connection: Connection) -> None:
-        newer = run.ledger.leases.outdated(connection, numbers)
+        newer = ledger.leases.outdated(connection, numbers)
         if newer is not None:
             raise lease.LeaseLostError(
                 f"the lease number {numbers[newer]} on {newer} is no longer held: another process has taken it; "

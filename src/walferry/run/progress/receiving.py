@@ -12,6 +12,7 @@ from walferry.clock import now_ms, shown_utc
 from walferry.ledger import ReceivedTotal, Receiver, RunLedger, RunRecord
 from walferry.run.heartbeat import ticket_faults
 from walferry.run.notes.history import History, histories
+from walferry.run.notes.loads import loads_under_way
 from walferry.run.progress.lag import lag_of
 from walferry.run.progress.states import State, StateName, meaning
 from walferry.run.recorded_spec import is_into_kafka, options_of, receive_spec_of, target_tables, topics_of
@@ -100,14 +101,16 @@ def receiving_state(ledger: RunLedger, run: RunRecord) -> State:
     if pending := pending_histories(ledger):
         return _copying(run, pending, min(one.since_ms for one in serving))
     totals, began = ledger.received.totals(), min(one.since_ms for one in serving)
+    loads = loads_under_way(ledger)
     last = max((total.last_call_ms for total in totals), default=None)
-    if now - max(last or 0, began) >= IDLE_MS:
+    if now - max(last or 0, began) >= IDLE_MS and not loads:
         came = "the source has sent nothing yet"
         since = began if last is None else last
         if last is not None:
             came = f"the source has sent nothing since {shown_utc(last, _DAY)}"
         return _state(run, "idle", came, since)
-    return _state(run, "receiving", _how_it_goes(ledger, run, serving, totals), began)
+    going = [_how_it_goes(ledger, run, serving, totals)] if totals or not loads else []
+    return _state(run, "receiving", "; ".join([*going, *loads]), began)
 
 
 def pending_histories(ledger: RunLedger) -> dict[str, History]:

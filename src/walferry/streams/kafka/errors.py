@@ -135,15 +135,16 @@ def repeat(
     *,
     serve: Callable[[], object] = lambda: None,
     first_contact: bool = False,
+    longest_s: float = LONGEST_WAIT_S,
 ) -> T:
     """Call with a number of seconds, again and again until it succeeds. `serve` lets the client call its log.
 
-    Raises UsageError at once for what only a person can change; TransientError after LONGEST_WAIT_S; a KafkaException
+    Raises UsageError at once for what only a person can change; TransientError after `longest_s`; a KafkaException
     that ends a transaction or a producer as it is. `first_contact`: this client has not reached the brokers before; it
     is then a UsageError, too, if name servers know none of them, and if their listener is not what the settings say.
     """
     is_listener_unknown = first_contact
-    deadline = time.monotonic() + LONGEST_WAIT_S
+    deadline = time.monotonic() + longest_s
     while True:
         left = deadline - time.monotonic()
         try:
@@ -163,5 +164,5 @@ def repeat(
             if fault := misfit(log.settings):
                 raise UsageError(f"Kafka at {log.settings.bootstrap}, {doing}: {fault}")
         if time.monotonic() >= deadline:
-            raise kafka_error(log.reason(error), f"{doing}, no success in {LONGEST_WAIT_S:.0f} s", log.settings)
+            raise kafka_error(log.reason(error), f"{doing}, no success in {longest_s:.0f} s", log.settings)
         time.sleep(min(0.1, max(0.0, deadline - time.monotonic())))

@@ -80,9 +80,11 @@ class Sink:
     The last one to open a sink of a shard has it: that only one process tries is for its caller to see to.
     """
 
-    def __init__(self, settings: KafkaSettings, shard: Shard, topics: StreamTopics) -> None:
+    def __init__(
+        self, settings: KafkaSettings, shard: Shard, topics: StreamTopics, commit_s: float = LONGEST_WAIT_S
+    ) -> None:
         """Use `open`: this one neither connects nor reads."""
-        self._settings, self._shard, self._topics = settings, shard, topics
+        self._settings, self._shard, self._topics, self._commit_s = settings, shard, topics, commit_s
         self._headers = shard.owner.headers
         self._bounds = {topic.name: (topic.partitions, topic.max_message_bytes) for topic in _all(topics)}
         self._log = ClientLog(settings)
@@ -100,14 +102,18 @@ class Sink:
         self._produce: Callable[..., None] = self._producer.produce
 
     @classmethod
-    def open(cls, settings: KafkaSettings, shard: Shard, topics: StreamTopics, *, expected: bool = False) -> Self:
+    def open(
+        cls, settings: KafkaSettings, shard: Shard, topics: StreamTopics, *, expected: bool = False,
+        commit_s: float = LONGEST_WAIT_S,
+    ) -> Self:  # fmt: skip
         """Fence every older sink of the shard, then read the positions.
 
-        `topics`: what `topics.prepare` found. `expected`: positions have been written before. Raises UsageError for a
+        `topics`: what `topics.prepare` found. `expected`: positions have been written before. `commit_s`: how long a
+        commit waits for the brokers. Raises UsageError for a
         login, right or setting that the brokers refuse, for a topic that has changed since `prepare`, and for positions
         that are another stream's or lost; TransientError if the brokers do not answer.
         """
-        sink = cls(settings, shard, topics)
+        sink = cls(settings, shard, topics, commit_s)
         try:
             sink._fence()
             sink.positions = read_positions(settings, topics.positions.name, shard.owner, expected=expected)
@@ -162,7 +168,7 @@ class Sink:
             return 0
         with self._ending("committing"):
             doing = "committing (whether it happened, the positions of the next sink tell)"
-            repeat(self._producer.commit_transaction, doing, self._log, serve=self._serve)
+            repeat(self._producer.commit_transaction, doing, self._log, serve=self._serve, longest_s=self._commit_s)
         for key, value in changed.items():
             if value is None:
                 self.positions.pop(key, None)

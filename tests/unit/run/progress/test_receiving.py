@@ -13,6 +13,7 @@ from walferry.ledger import Ledger, RunLedger
 from walferry.migration.report import render, summary
 from walferry.run.heartbeat import NOTE
 from walferry.run.notes.history import History
+from walferry.run.notes.loads import TOLD_MS, tell_of_load
 from walferry.run.progress.lag import RECEIVED_MS, lag_of
 from walferry.run.progress.receiving import IDLE_MS, REFUSING_MS
 from walferry.run.progress.state import state_of
@@ -28,7 +29,7 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = NOW
-        for module in ("clock", "ledger.received", "run.progress.receiving"):
+        for module in ("clock", "ledger.notes", "ledger.received", "run.notes.loads", "run.progress.receiving"):
             patch.setattr(f"walferry.{module}.now_ms", lambda: self.now)
 
 
@@ -147,6 +148,18 @@ def test_a_run_is_idle_ten_minutes_after_the_last_call_and_says_since_when(run: 
     assert (state.name, state.since_ms) == ("idle", NOW)
     assert state.cause == "the source has sent nothing since 2023-11-14 22:13:20 UTC"
     assert "`walferry replicate status`" in state.next_step
+
+
+def test_a_bulk_load_that_lasts_is_told_as_long_as_somebody_tells_of_it(run: RunLedger, time: Clock) -> None:
+    come(run)
+    time.now += IDLE_MS
+    run.received.beat(receiver())
+    tell_of_load(run, "t1", "a load is being applied: 40%")
+    assert state_of(run).name == "receiving"
+    assert state_of(run).cause == "1 process serves; no edit came within the last minute; a load is being applied: 40%"
+    time.now += TOLD_MS
+    run.received.beat(receiver())
+    assert state_of(run).name == "idle"
 
 
 def test_a_process_that_has_just_begun_is_not_idle_however_old_the_last_call_is(run: RunLedger, time: Clock) -> None:
