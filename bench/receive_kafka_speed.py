@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,8 @@ from xml.sax.saxutils import quoteattr
 import psutil
 import typer
 import yaml
+from bench.receivers import add_peer, command
+from bench.side_by_side.timing import cpu_of
 from bench.stream_speed import PARTITIONS, REGIONS, consumer, processor_seconds, servers, write
 from confluent_kafka import OFFSET_BEGINNING, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -35,10 +36,8 @@ from walferry.embedded import jars
 from walferry.embedded.cluster import JVM_FLAGS, MiniCluster, site
 from walferry.embedded.kafka import Broker
 from walferry.embedded.processes import free_ports
-from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.descriptors import table_name
-from walferry.hbase.peers import add_disabled_peer, enable_peer
+from walferry.hbase.peers import enable_peer
 
 PATIENCE_SECONDS = 600.0
 PROXY_NODE = "/kafkaproxy"
@@ -91,19 +90,8 @@ class Shipped:
         }  # fmt: skip
         (self._folder / "receive.yaml").write_text(yaml.safe_dump(spec))
         environment = os.environ | {"WALFERRY_LEDGER": f"sqlite:///{self._folder / 'ledger.db'}"}
-        command = [
-            sys.executable,
-            "-m",
-            "walferry.cli",
-            "receive",
-            "receive.yaml",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-        ]
         node = f"/walferry/receive/{self._name}"
-        with self._running(command, environment) as process:
+        with self._running(command(self._folder / "receive.yaml"), environment) as process:
             self._await(process, lambda: "is held by" in self._log.read_text())
             return self._shipped(process, node, Message.key)
 
@@ -124,12 +112,12 @@ class Shipped:
         }  # fmt: skip
         (self._folder / "hbase-site.xml").write_text(site(settings))
         given = [f"-D{key}={value}" for key, value in settings.items()]
-        command = [
+        of_proxy = [
             jars.java(), *JVM_FLAGS, "-Xmx1g", "-cp", f"{self._folder}{os.pathsep}{classpath}",
             "org.apache.hadoop.hbase.kafka.KafkaProxy", *given,
             "-b", self._broker.address, "-p", self._name, "-r", str(rules),
         ]  # fmt: skip
-        with self._running(command, dict(os.environ)) as process:
+        with self._running(of_proxy, dict(os.environ)) as process:
             # Its keys are whatever the array has that a cell's row is in.
             return self._shipped(process, PROXY_NODE, Message.value)
 
@@ -139,9 +127,7 @@ class Shipped:
         sink = replace(self._source.address, znode=node)
         with HBaseClient(self._source.address) as client:
             self._await(process, lambda: client.zk.exists(f"{node}/hbaseid") is not None)
-            cfs = [pb.TableCF(table_name=table_name(self._name))]
-            config = pb.ReplicationPeer(clusterkey=sink.cluster_key, replicate_all=False, table_cfs=cfs)
-            add_disabled_peer(client, self._name, config)
+            add_peer(client, self._name, sink.cluster_key, [self._name])
             try:
                 self._await(
                     process, lambda: bool(client.zk.exists(f"{node}/rs") and client.zk.get_children(f"{node}/rs"))
@@ -159,15 +145,13 @@ class Shipped:
         """What has used how much of the processors so far, in seconds."""
         assert self._broker.server is not None
         pids = {"receiver": process.pid, "broker": self._broker.server.pid}
-        times = {what: psutil.Process(pid).cpu_times() for what, pid in pids.items()}
-        return {"source": processor_seconds(self._source)} | {
-            what: one.user + one.system for what, one in times.items()
-        }
+        used = {what: cpu_of(psutil.Process(pid)) for what, pid in pids.items()}
+        return {"source": processor_seconds(self._source)} | used
 
     @contextmanager
-    def _running(self, command: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    def _running(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
         with self._log.open("w") as output:
-            process = subprocess.Popen(command, cwd=self._folder, env=environment, stdout=output, stderr=output)
+            process = subprocess.Popen(arguments, cwd=self._folder, env=environment, stdout=output, stderr=output)
             try:
                 yield process
             finally:
@@ -195,7 +179,7 @@ class Shipped:
                     if message.error() is None:
                         seen.add(hash(row_of(message)))
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise SystemExit(f"{len(seen)} of {self._rows} rows came\n{(self._folder / 'log').read_text()}")
+                    raise SystemExit(f"{len(seen)} of {self._rows} rows came\n{self._log.read_text()}")
         finally:
             reading.close()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,14 +23,13 @@ import numpy as np
 import psutil
 import typer
 import yaml
+from bench.receivers import add_peer, command
 from bench.stream_speed import REGIONS, processor_seconds, write
 
 from walferry.embedded.cluster import MiniCluster
 from walferry.formats.cells import cell_starts
-from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.descriptors import table_name
-from walferry.hbase.peers import add_disabled_peer, enable_peer
+from walferry.hbase.peers import enable_peer
 
 PATIENCE_SECONDS = 600.0
 
@@ -77,10 +75,7 @@ def shipped_seconds(
         if receivers:
             sink = replace(sink, znode=f"/walferry/receive/{table}")
             processes = opened.enter_context(receiving(folder, source, target, table, receivers))
-        table_cfs = [pb.TableCF(table_name=table_name(table))]
-        add_disabled_peer(
-            here, table, pb.ReplicationPeer(clusterkey=sink.cluster_key, replicate_all=False, table_cfs=table_cfs)
-        )
+        add_peer(here, table, sink.cluster_key, [table])
         opened.callback(here.remove_peer, table)
         write(here, table, rows, value_bytes)
         before, began = costs(source, target, processes), time.monotonic()
@@ -122,11 +117,11 @@ def receiving(
     }  # fmt: skip
     (folder / "receive.yaml").write_text(yaml.safe_dump({"name": table, "tables": [table], **sides}))
     environment = os.environ | {"WALFERRY_LEDGER": f"sqlite:///{folder / 'ledger.db'}"}
-    command = [sys.executable, "-m", "walferry.cli", "receive", "receive.yaml", "--host", "127.0.0.1", "--port", "0"]
     logs = [folder / f"log{number}" for number in range(count)]
+    begin = command(folder / "receive.yaml")
     with ExitStack() as opened:
         processes = [
-            subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
+            subprocess.Popen(begin, cwd=folder, env=environment, stdout=output, stderr=output)
             for output in (opened.enter_context(log.open("w")) for log in logs)
         ]
         try:

@@ -53,6 +53,21 @@ class Served:
         await_true(lambda: held(self.server.held_bytes))
 
 
+class Unanswered:
+    """Takes calls, and never answers them."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+
+    async def handle(self, call: ReceivedCall) -> bytes:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return b""
+
+
 def greeting(compressor: str | None = None) -> bytes:
     """What a connection begins with that does not log in."""
     content = pb.ConnectionHeader(

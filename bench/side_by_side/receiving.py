@@ -8,10 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from walferry.formats.proto import hbase_pb2 as pb
+from bench.receivers import add_peer, command
+
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.descriptors import table_name
-from walferry.hbase.peers import add_disabled_peer
 from walferry.process import open_ledger
 from walferry.run.given_spec import parse_keys, read_yaml
 from walferry.run.notes.history import histories
@@ -25,16 +24,13 @@ _BEGAN_S = time.monotonic()
 def copy(path: Path) -> None:
     """Return once what the tables of a spec have already is copied."""
     spec = parse_keys(ResolvedReceiveSpec, read_yaml(path, ""), origin=str(path))
-    walferry = str(Path(sys.executable).parent / "walferry")
-    process = subprocess.Popen([walferry, "receive", str(path), "--host", "127.0.0.1", "--port", "0"], cwd=path.parent)
+    process = subprocess.Popen(command(path), cwd=path.parent)
     try:
         with HBaseClient(spec.source.address()) as source, HBaseClient(spec.target.address()) as target:
             servers = f"{spec.path}/rs"
             while not (target.zk.exists(servers) and target.zk.get_children(servers)):
                 _look_later(process)
-            tables = [pb.TableCF(table_name=table_name(table)) for table in spec.source_tables]
-            peer = pb.ReplicationPeer(clusterkey=spec.cluster_key, replicate_all=False, table_cfs=tables)
-            add_disabled_peer(source, spec.name, peer)
+            add_peer(source, spec.name, spec.cluster_key, spec.source_tables)
             try:
                 _await_copied(process, set(spec.source_tables))
             finally:

@@ -45,22 +45,22 @@ def test_edits_arrive_with_the_protection_of_the_source_while_a_receiver_is_kill
         HBaseClient(secured.address) as here,
         beside(writer(here, two.tables), "writer"),
     ):
-        await_both(two)
-        time.sleep(5)
-        two.processes[0].send_signal(signal.SIGKILL)
-        two.start()
-        time.sleep(5)
+        kill_one_of_both(two)
         two.ship()
         assert f"has logged in as hbase/{HOST}@{kdc.realm}" in two.said()
         assert all(total.entries for total in two.totals().values())
 
 
-def await_both(two: Receivers) -> None:
-    """Wait until each process writes one table, so that calls are passed on."""
+def kill_one_of_both(two: Receivers) -> None:
+    """Once each process writes one table, so that calls are passed on; then another one begins."""
     deadline = time.monotonic() + 60
     while sorted(len(process.tables) for process in two.serving()) != [1, 1]:
         assert time.monotonic() < deadline, two.said()
         time.sleep(0.5)
+    time.sleep(5)
+    two.processes[0].send_signal(signal.SIGKILL)
+    two.start()
+    time.sleep(5)
 
 
 def test_a_receiver_that_is_nobody_says_in_its_status_that_the_source_wants_to_log_in(

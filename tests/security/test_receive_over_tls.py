@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from booting import QUICK_SITE, quick
 from integration.migration.command import COMMAND, environment
 from integration.receive.receivers import receivers
 from integration.replication.writing import writer
-from security.test_receive import await_both, login
+from security.test_receive import kill_one_of_both, login
 from walferry.background import beside
 from walferry.embedded.certificates import Authority
 from walferry.embedded.cluster import MiniCluster
@@ -72,11 +71,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_edits_arrive_by_tls_while_a_receiver_is_killed(world: World, tmp_path: Path) -> None:
     with receivers(world.source, world.sink, tmp_path, more=world.tls()) as two:
         with HBaseClient(world.source.address) as here, beside(writer(here, two.tables), "writer"):
-            await_both(two)
-            time.sleep(5)
-            two.processes[0].send_signal(signal.SIGKILL)
-            two.start()
-            time.sleep(5)
+            kill_one_of_both(two)
         two.ship()
         two.equal()
         assert all(total.entries > 100 for total in two.totals().values())

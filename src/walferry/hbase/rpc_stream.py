@@ -188,11 +188,6 @@ class Stream:
         """Whether what is sent is encrypted by the login."""
         return self._login is not None and self._login.encrypts
 
-    @property
-    def has_tls(self) -> bool:
-        """Whether the client has shaken hands by TLS."""
-        return self._tls is not None
-
     async def shake_hands(self, server: ServerTls, begun: bytes) -> None:
         """Have the client, which has sent `begun`, and all that follows inside TLS.
 

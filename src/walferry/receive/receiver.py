@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
@@ -103,7 +103,7 @@ class _UnderWay:
     """of those that this process applies"""
     at_work: set[str] = field(default_factory=set)
     """those of which another process says that they wait for work that goes on"""
-    failed: list[BaseException] = field(default_factory=list)
+    failed: list[Exception] = field(default_factory=list)
     """what has ended its last attempt for some tables, while others are still applied"""
 
     @property
@@ -111,14 +111,12 @@ class _UnderWay:
         """Whether another receiver has passed it on."""
         return self.call.service == AMONG_US
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Keep the error of a block."""
+    async def keep_error_of(self, work: Awaitable[None]) -> None:
+        """Wait for work for some of its tables, and keep its error."""
         try:
-            yield
+            await work
         except Exception as error:
             self.failed.append(error)
-            raise
 
 
 class Receiver(Generic[H]):
@@ -221,14 +219,13 @@ class Receiver(Generic[H]):
         for table, holder in zip(elsewhere, await self._holders(one, elsewhere), strict=True):
             if holder is not None and holder != self._standing.server:
                 by_holder[holder][table] = edits[table]
-        ended = await asyncio.gather(
+        parts = [
             *(self._apply(one, received.batch, table, picked) for table, picked in here.items()),
             *(self._pass_on(one, received, holder, its) for holder, its in by_holder.items()),
-            return_exceptions=True,
-        )
-        failed = [error for error in ended if isinstance(error, BaseException)]
-        if failed:
-            gravest = _gravest(failed)
+        ]
+        await asyncio.gather(*map(one.keep_error_of, parts), return_exceptions=True)  # it waits for those it cancels
+        if one.failed:
+            gravest = _gravest(one.failed)
             if not isinstance(gravest, StillAtWorkError) or one.waits.keys() <= one.at_work:
                 raise gravest
         return {table: picked for table, picked in edits.items() if table in one.waits}
@@ -272,56 +269,54 @@ class Receiver(Generic[H]):
         """Apply the edits of a table in their turn, unless it is being given back."""
         one.regions[table] = regions = regions_of(table, batch, picked)
         one.waits[table] = ""
-        with one.kept():
-            try:
-                holding = self._tables.holding(table)
-                left = picked[batch.write_time[picked] >= holding.since_ms]
-                async with self._order.turn(regions):
+        try:
+            holding = self._tables.holding(table)
+            left = picked[batch.write_time[picked] >= holding.since_ms]
+            async with self._order.turn(regions):
+                await self._to.at_rest(regions)
+                while len(left):
+                    async with self._of_table[table]:
+                        if steady_s() > one.deadline:
+                            raise self._out_of_time(one)
+                        left = await _to_its_end(self._applying, self._to.apply, holding, batch, left, one.deadline)
                     await self._to.at_rest(regions)
-                    while len(left):
-                        async with self._of_table[table]:
-                            if steady_s() > one.deadline:
-                                raise self._out_of_time(one)
-                            left = await _to_its_end(self._applying, self._to.apply, holding, batch, left, one.deadline)
-                        await self._to.at_rest(regions)
-                del one.waits[table]
-            except NotHeldError as error:
-                one.waits[table] = str(error)
-            finally:
-                del one.regions[table]
+            del one.waits[table]
+        except NotHeldError as error:
+            one.waits[table] = str(error)
+        finally:
+            del one.regions[table]
 
     async def _pass_on(self, one: _UnderWay, received: ReceivedEntries, holder: str, edits: _Edits) -> None:
         """Have another process apply the edits of its tables, unless it is not ready."""
         picked = np.sort(np.concatenate(list(edits.values())))
         parameter, cells = await _in(self._reading, received.call_of, picked)
         one.waits |= dict.fromkeys(edits, f"{holder} has not answered")
-        with one.kept():
-            seconds = one.deadline - steady_s()
-            if seconds <= 0:
-                raise self._out_of_time(one)
-            try:
-                await _in(
-                    self._passing,
-                    partial(self._others.call, codec=CODEC_WITH_TAGS, timeout_s=seconds),
-                    Server.parse(holder).address, AMONG_US, SHIPMENT[1], parameter, pb.ReplicateWALEntryResponse, cells,
-                )  # fmt: skip
-                for table in edits:
-                    del one.waits[table]
-            except (RemoteError, RemoteTransientError, ConnectionFailedError) as error:
-                if error.facts.get("exception_class") == AT_WORK:
-                    one.at_work |= edits.keys()
-                    one.waits |= dict.fromkeys(edits, error.facts["reason"])
-                    raise StillAtWorkError(error.facts["reason"]) from error
-                if not isinstance(error, (RegionNotServedError, CallQueueFullError, ConnectionFailedError)):
-                    raise
-                not_ready = f"{holder} is not ready for {', '.join(sorted(edits))}: {error}"
-                one.waits |= dict.fromkeys(edits, not_ready)
-            except TlsError as error:
-                raise TlsError(
-                    f"nothing can be passed on to {holder} by TLS: {error.facts['reason']}; give all processes of the "
-                    "run a `receive.tls` of the same authorities",
-                    **error.facts,
-                ) from error
+        seconds = one.deadline - steady_s()
+        if seconds <= 0:
+            raise self._out_of_time(one)
+        try:
+            await _in(
+                self._passing,
+                partial(self._others.call, codec=CODEC_WITH_TAGS, timeout_s=seconds),
+                Server.parse(holder).address, AMONG_US, SHIPMENT[1], parameter, pb.ReplicateWALEntryResponse, cells,
+            )  # fmt: skip
+            for table in edits:
+                del one.waits[table]
+        except (RemoteError, RemoteTransientError, ConnectionFailedError) as error:
+            if error.facts.get("exception_class") == AT_WORK:
+                one.at_work |= edits.keys()
+                one.waits |= dict.fromkeys(edits, error.facts["reason"])
+                raise StillAtWorkError(error.facts["reason"]) from error
+            if not isinstance(error, (RegionNotServedError, CallQueueFullError, ConnectionFailedError)):
+                raise
+            not_ready = f"{holder} is not ready for {', '.join(sorted(edits))}: {error}"
+            one.waits |= dict.fromkeys(edits, not_ready)
+        except TlsError as error:
+            raise TlsError(
+                f"nothing can be passed on to {holder} by TLS: {error.facts['reason']}; give all processes of the run "
+                "a `receive.tls` of the same authorities",
+                **error.facts,
+            ) from error
 
     def _edits(self, batch: EntryBatch) -> dict[str, Picked]:
         """The edits of a call by target table, but for those that the sink has had first (loops) and those before the
@@ -365,7 +360,7 @@ class Receiver(Generic[H]):
         return np.array([self._to.sink_id in clusters for clusters in lists] or [False])
 
 
-def _gravest(errors: Iterable[BaseException]) -> BaseException:
+def _gravest(errors: Iterable[Exception]) -> Exception:
     """What cannot pass by itself comes first, what is no fault last."""
     return min(errors, key=lambda error: (isinstance(error, StillAtWorkError), isinstance(error, TransientError)))
 

@@ -61,9 +61,7 @@ async def _serve(given: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Eve
     service = None if spec.receive.login is None else spec.receive.login.service(host)
     if service is not None:
         service.check()
-    tls = None if spec.receive.tls is None else spec.receive.tls.server()
-    if tls is not None:
-        tls.check(host)
+    tls = None if spec.receive.tls is None else spec.receive.tls.server()  # which the plan has checked
     server = RpcServer(
         handle,
         host=host,

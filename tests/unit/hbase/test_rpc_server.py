@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpc_serving import MEMORY, Served, answer_of, await_true, echo, ended, serving
+from rpc_serving import MEMORY, Served, Unanswered, answer_of, await_true, echo, ended, serving
 from unit.hbase.rpc_server import receive
 from walferry.clock import steady_s
 from walferry.errors import TransientError, UsageError
@@ -306,21 +305,12 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_close_ends_calls_that_are_handled_and_connections_that_are_idle() -> None:
-    cancelled = threading.Event()
-
-    async def handle(call: ReceivedCall) -> bytes:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-        return b""
-
-    with serving(handle) as served:
+    never = Unanswered()
+    with serving(never.handle) as served:
         busy, idle = served.greeted(), served.greeted()
         busy.sendall(encode_request(1, METHOD, PARAMETER, [], 1000))
         served.await_held(lambda held: held > 0)
-    assert cancelled.is_set()
+    assert never.cancelled.is_set()
     for sock in (busy, idle):
         assert ended(sock)
         sock.close()

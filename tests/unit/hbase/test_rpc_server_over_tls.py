@@ -7,7 +7,6 @@ import gc
 import logging
 import socket
 import ssl
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -18,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpc_serving import MEMORY, Served, answer_of, echo, ended, greeting, serving
+from rpc_serving import MEMORY, Served, Unanswered, answer_of, echo, ended, greeting, serving
 from unit.hbase.tls_client import (
     ADDRESS,
     METHOD,
@@ -296,23 +295,14 @@ def test_certificates_that_are_replaced_count_from_the_next_connection_on(
 
 
 def test_close_ends_connections_in_their_handshake_and_those_that_are_sent_to(ours: ServerTls, mine: Tls) -> None:
-    cancelled = threading.Event()
-
-    async def handle(call: ReceivedCall) -> bytes:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-        return b""
-
-    with serving(handle, tls=ours) as served:
+    never = Unanswered()
+    with serving(never.handle, tls=ours) as served:
         half, busy = Client(served, mine), Client(served, mine)
         half.sock.sendall(half.hello()[:-1])
         busy.shake_hands()
         busy.sock.sendall(busy.wrapped(greeting() + encode_request(1, METHOD, PARAMETER, [], 1000)))
         served.await_held(lambda held: held > 0)
-    assert cancelled.is_set()
+    assert never.cancelled.is_set()
     for client in (half, busy):
         assert ended(client.sock)
         client.sock.close()

@@ -1,4 +1,4 @@
-"""Bulk loads that last longer than a call: what becomes of calls, of the region, and of a lease that is given back."""
+"""Bulk loads that last longer than a call: their calls, their region, and a lease that is given back meanwhile."""
 
 from __future__ import annotations
 

@@ -109,9 +109,10 @@ class Sink:
         """Fence every older sink of the shard, then read the positions.
 
         `topics`: what `topics.prepare` found. `expected`: positions have been written before. `commit_s`: how long a
-        commit waits for the brokers. Raises UsageError for a
-        login, right or setting that the brokers refuse, for a topic that has changed since `prepare`, and for positions
-        that are another stream's or lost; TransientError if the brokers do not answer.
+        commit waits for the brokers.
+
+        Raises UsageError for a login, right or setting that the brokers refuse, for a topic that has changed since
+        `prepare`, and for positions that are another stream's or lost; TransientError if the brokers do not answer.
         """
         sink = cls(settings, shard, topics, commit_s)
         try:
