@@ -440,19 +440,24 @@ def test_while_the_broker_is_away_each_wait_ends_with_an_error_that_may_pass(
         prepared = prepare(settings, topic)
         first = Sink.open(settings, Shard("source", topic), prepared)
         second = Sink.open(settings, Shard("source", topic, 1), prepared)
-        send(second, topic, [b"never"])
+        hasty = settings.model_copy(update={"client": {"message.timeout.ms": "1000"}})
+        third = Sink.open(hasty, Shard("source", topic, 2), prepared)
+        for sending in (second, third):
+            send(sending, topic, [b"never"])
         own.kill()
         started = time.monotonic()
         with pytest.raises(TransientError):
             send(first, topic, numbered(0, 100))
         with pytest.raises(TransientError, match="whether it happened"):
             second.commit({"at": b"1"})
+        with pytest.raises(TransientError, match=r"(?s)committing .*(refused|reset|closed|down).*failed delivery"):
+            third.commit({"at": b"1"})
         for failing in (
             lambda: Sink.open(settings, Shard("source", topic), prepared),
             lambda: prepare(settings, topic),
         ):
             with pytest.raises(TransientError, match=own.address):
                 failing()
-        first.close()
-        second.close()
+        for used in (first, second, third):
+            used.close()
         assert time.monotonic() - started < 25

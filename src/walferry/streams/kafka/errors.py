@@ -135,15 +135,17 @@ def repeat(
     *,
     serve: Callable[[], object] = lambda: None,
     first_contact: bool = False,
-    longest_s: float = LONGEST_WAIT_S,
+    longest_s: float | None = None,
 ) -> T:
     """Call with a number of seconds, again and again until it succeeds. `serve` lets the client call its log.
 
-    Raises UsageError at once for what only a person can change; TransientError after `longest_s`; a KafkaException
-    that ends a transaction or a producer as it is. `first_contact`: this client has not reached the brokers before; it
-    is then a UsageError, too, if name servers know none of them, and if their listener is not what the settings say.
+    Raises UsageError at once for what only a person can change; TransientError after `longest_s`, or LONGEST_WAIT_S; a
+    KafkaException that ends a transaction or a producer as it is. `first_contact`: this client has not reached the
+    brokers before; it is then a UsageError, too, if name servers know none of them, and if their listener is not what
+    the settings say.
     """
     is_listener_unknown = first_contact
+    longest_s = LONGEST_WAIT_S if longest_s is None else longest_s
     deadline = time.monotonic() + longest_s
     while True:
         left = deadline - time.monotonic()

@@ -81,7 +81,7 @@ class Sink:
     """
 
     def __init__(
-        self, settings: KafkaSettings, shard: Shard, topics: StreamTopics, commit_s: float = LONGEST_WAIT_S
+        self, settings: KafkaSettings, shard: Shard, topics: StreamTopics, commit_s: float | None = None
     ) -> None:
         """Use `open`: this one neither connects nor reads."""
         self._settings, self._shard, self._topics, self._commit_s = settings, shard, topics, commit_s
@@ -104,12 +104,12 @@ class Sink:
     @classmethod
     def open(
         cls, settings: KafkaSettings, shard: Shard, topics: StreamTopics, *, expected: bool = False,
-        commit_s: float = LONGEST_WAIT_S,
+        commit_s: float | None = None,
     ) -> Self:  # fmt: skip
         """Fence every older sink of the shard, then read the positions.
 
         `topics`: what `topics.prepare` found. `expected`: positions have been written before. `commit_s`: how long a
-        commit waits for the brokers.
+        commit waits for the brokers, if not LONGEST_WAIT_S.
 
         Raises UsageError for a login, right or setting that the brokers refuse, for a topic that has changed since
         `prepare`, and for positions that are another stream's or lost; TransientError if the brokers do not answer.
@@ -304,6 +304,9 @@ class Sink:
                 self._producer.abort_transaction(5)
         self._began_s = None
         if error.code() not in FENCED:
+            if error.code() == KafkaError._INCONSISTENT and self._log.last is not None:
+                # The error only counts messages.
+                doing = f"{doing} ({self._settings.mask(self._log.reason(error).str())})"
             if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._log.denied_topic:
                 doing = f"writing to topic {self._log.denied_topic}"
             raise kafka_error(error, doing, self._settings)
