@@ -122,6 +122,7 @@ def in_turn(bench: Bench, row: Row, data: Data, contenders: Mapping[str, Work], 
             times[name].append(taken)
             told = f"{taken.seconds:.2f} s, {taken.cpu_seconds:.2f} s of processors, load {os.getloadavg()[0]:.1f}"
             print(f"{row.name} {data.table} {name}: {told}", file=sys.stderr, flush=True)
+    row.tidy(bench, data)
     return times
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from walferry.embedded.cluster import MiniCluster, Ports, boot, shut_down
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.spark.clients import shared_files
 from walferry.storage import FileSystem
@@ -76,3 +77,14 @@ def booted(folder: Path) -> Iterator[Clusters]:
             yield Clusters(folder, source, target, source_client, target_client)
     finally:
         shut_down(source, target)
+
+
+def in_spec(address: ClusterAddress) -> dict[str, object]:
+    """As a spec names a cluster."""
+    login, tls = address.security.kerberos, address.security.tls
+    found = {key: getattr(address, key) for key in ("zookeeper", "znode", "webhdfs", "rootdir")} | {
+        "user": None if login else address.user,
+        "security": login and {key: getattr(login, key) for key in ("principal", "keytab", "service", "qop")},
+        "tls": tls and asdict(tls),
+    }
+    return {key: value for key, value in found.items() if value is not None}

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
 import yaml
-from bench.side_by_side.clusters import Clusters
+from bench.side_by_side.clusters import Clusters, in_spec
 from bench.side_by_side.data import SKEW_SECONDS, Data
 from bench.side_by_side.timing import Timed, timed
 from pyspark.sql import SparkSession
 
 from walferry.errors import SidesDifferError, WalferryError
-from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.moments.keeping.start import start_keep
@@ -70,7 +69,7 @@ class Ours:
     def restore(self, data: Data, new: str) -> Timed:
         """`walferry restore` at the source, from the base to the moment after the last edit, with its check."""
         folder = self._folder()
-        source = _connection(self._clusters.source.address)
+        source = in_spec(self._clusters.source.address)
         with Ledger.open(_ledger(folder)) as book:
             keys = {"name": "bench", "source": source, "tables": [data.table], "folder": str(folder / "kept")}
             run_id = start_keep(book, keys, _no_connection, "bench")
@@ -128,6 +127,24 @@ class Ours:
         (facts,) = json.loads(done.output)
         return replace(done, output=str(facts["differing_rows"]))
 
+    def pair(self, data: Data, peer: str) -> Path:
+        """A folder with the spec of a pair that a peer of the source feeds. Its ledger knows of no pass yet."""
+        folder = self._folder()
+        _pair_in(folder).write_text(yaml.safe_dump(self._spec(data.table) | {"peer": peer}))
+        return folder
+
+    def verify_pair(self, folder: Path, *, whole: bool) -> Timed:
+        """`walferry verify --pair`: one pass; `output` is the number of rows that are not equal.
+
+        `whole`: whether the pass must read every region whole, or none. Raises WalferryError if it does not.
+        """
+        command = [str(_PROGRAM), "verify", "--pair", str(_pair_in(folder)), "--json"]
+        done = self._run(folder, command, expected=(0, SidesDifferError.exit_code))
+        facts = json.loads(done.output)
+        if facts["whole_regions"] != (facts["regions"] if whole else 0):
+            raise WalferryError(f"the pass read {facts['whole_regions']} of {facts['regions']} regions whole: {facts}")
+        return replace(done, output=str(facts["differing_rows"] + facts["under_way_rows"]))
+
     def _begin(self, book: Ledger, table: str, kind: RunKind) -> str:
         spec = resolve(Spec.model_validate(self._spec(table)), _no_connection)
         return book.open_run(spec.name, "bench", spec.as_recorded(), "bench", kind).run_id
@@ -135,8 +152,8 @@ class Ours:
     def _spec(self, table: str) -> dict[str, object]:
         return {
             "name": "bench",
-            "source": _connection(self._clusters.source.address),
-            "target": _connection(self._clusters.target.address),
+            "source": in_spec(self._clusters.source.address),
+            "target": in_spec(self._clusters.target.address),
             "tables": [table],
         }
 
@@ -163,6 +180,10 @@ def _ledger(folder: Path) -> str:
     return f"sqlite:///{folder / 'ledger.db'}"
 
 
+def _pair_in(folder: Path) -> Path:
+    return folder / "pair.yaml"
+
+
 def _no_spark() -> SparkSession:
     raise WalferryError("this phase needs no Spark")
 
@@ -173,14 +194,3 @@ def _no_connection(name: str) -> ClusterInSpec:
 
 def _iso(moment_ms: int) -> str:
     return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-def _connection(address: ClusterAddress) -> dict[str, object]:
-    """As a spec names a cluster."""
-    login, tls = address.security.kerberos, address.security.tls
-    found = {key: getattr(address, key) for key in ("zookeeper", "znode", "webhdfs", "rootdir")} | {
-        "user": None if login else address.user,
-        "security": login and {key: getattr(login, key) for key in ("principal", "keytab", "service", "qop")},
-        "tls": tls and asdict(tls),
-    }
-    return {key: value for key, value in found.items() if value is not None}

@@ -106,10 +106,11 @@ class Rivals:
         both = syncing.after(hashing)
         return replace(both, output=str(int(counters.get("ROWSWITHDIFFS", 0))))
 
-    def verify_replication(self, table: str) -> Timed:
-        """VerifyReplication, from the source; `output` is the number of rows that differ."""
+    def verify_replication(self, table: str, peer: str | None = None) -> Timed:
+        """VerifyReplication, from the source; `output` is the number of rows that differ. `peer`: leads to the target;
+        without one, the target is named by its cluster key."""
         address = self._clusters.target.address
-        arguments = [f"{address.zookeeper}:{address.znode}", table]
+        arguments = [peer or f"{address.zookeeper}:{address.znode}", table]
         settings = {"hbase.mapreduce.scan.cachedrows": "1000"}  # of this program; it is 1 by default
         done = self._job(self._clusters.source, "mapreduce.replication.VerifyReplication", settings, arguments)
         counters: dict[str, int] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.side_by_side import data as data_sets
 from bench.side_by_side.clusters import Clusters
 from bench.side_by_side.data import Data
+from bench.side_by_side.feeding import feed, replicate
 from bench.side_by_side.ours import Ours
 from bench.side_by_side.rivals import Rivals
 from bench.side_by_side.timing import Timed
@@ -40,6 +41,8 @@ class Bench:
         self._numbers = count(1)
         self._state: dict[str, State] = {}
         self._snapshots: set[str] = set()
+        self._peers: dict[str, str] = {}
+        self._passed: dict[str, Path] = {}
 
     def data(self, cells: int) -> Data:
         """A data set of so many cells, scaled by the bench's size; a single cell stays one."""
@@ -60,9 +63,7 @@ class Bench:
 
     def empty_target_of_peer(self, data: Data) -> None:
         """Have the source's table ship to its peers, and make the target's an empty one."""
-        table = self.clusters.source_client.describe(data.table)
-        if table.families[data_sets.FAMILY].attributes.get("REPLICATION_SCOPE") != "1":
-            self.clusters.source_client.modify_table(table.with_scopes({data_sets.FAMILY: "1"}))
+        replicate(self.clusters.source_client, data.table)
         self.empty_target(data)
 
     def drop_target(self, data: Data) -> None:
@@ -89,6 +90,37 @@ class Bench:
             self.fill_target(data)
             data_sets.change_rows(self.clusters.target_client, data)
             self._state[data.table] = State.SPOILED
+
+    def feed_target(self, data: Data) -> None:
+        """Make the target's table a copy of the source's, which a peer of the source keeps equal."""
+        self.fill_target(data)
+        if data.table not in self._peers:
+            self._peers[data.table] = feed(self.clusters, data.table)
+
+    def pass_once(self, data: Data) -> None:
+        """Do the same, and let walferry do its first pass over this pair."""
+        self.feed_target(data)
+        if data.table not in self._passed:
+            folder = self.pair(data)
+            self.ours.verify_pair(folder, whole=True)
+            self._passed[data.table] = folder
+
+    def remove_peer(self, data: Data) -> None:
+        """Remove the peer, so that no other row's writes are shipped."""
+        self.clusters.source_client.remove_peer(self._peers.pop(data.table))
+        self._passed.pop(data.table, None)
+
+    def peer(self, data: Data) -> str:
+        """The peer that feeds the target's table."""
+        return self._peers[data.table]
+
+    def pair(self, data: Data) -> Path:
+        """A new pair of both tables, as `Ours.pair`."""
+        return self.ours.pair(data, self.peer(data))
+
+    def passed(self, data: Data) -> Path:
+        """The pair that has had its first pass."""
+        return self._passed[data.table]
 
     def export(self, data: Data) -> Timed:
         """Take a snapshot, copy it by HBase's tool and open it; only the snapshot is not timed."""
@@ -145,6 +177,8 @@ class Row:
     check: Callable[[Bench, Data, str, Timed], None]
     most_rounds: int = 99
     """of a row that takes long"""
+    tidy: Callable[[Bench, Data], object] = lambda bench, data: None
+    """after all rounds: puts back what would change other rows"""
 
 
 def _replay(bench: Bench, data: Data, apply: str) -> Timed:
@@ -216,6 +250,9 @@ _COMPARE: Mapping[str, Work] = {
     "HashTable and SyncTable": lambda bench, data: bench.rivals.compare(data.table, bench.output()),
     "VerifyReplication": lambda bench, data: bench.rivals.verify_replication(data.table),
 }
+_COMPARE_FED: Mapping[str, Work] = {
+    "VerifyReplication": lambda bench, data: bench.rivals.verify_replication(data.table, bench.peer(data)),
+}
 _RESTORE = {"clone and WALPlayer, live": _restore_live, "clone and WALPlayer, bulk, loaded": _restore_in_bulk}
 _COUNT = {"RowCounter": lambda bench, data: bench.rivals.count_rows(data.table)}
 
@@ -278,6 +315,16 @@ ROWS = (
         "verify-differing", "find 0.1 % of rows that differ", 10_000_000, 5, 6,
         lambda bench, data: bench.ours.compare(data), _COMPARE, Bench.spoil_target,
         partial(_told_rows, differing=data_sets.changed_rows), most_rounds=2,
+    ),
+    Row(
+        "verify-pair", "compare two tables that replication keeps equal", 10_000_000, 3, 6,
+        lambda bench, data: bench.ours.verify_pair(bench.pair(data), whole=True), _COMPARE_FED, Bench.feed_target,
+        partial(_told_rows, differing=lambda data: 0), most_rounds=2, tidy=Bench.remove_peer,
+    ),
+    Row(
+        "verify-pair-again", "the same, once they were compared", 10_000_000, 3, None,
+        lambda bench, data: bench.ours.verify_pair(bench.passed(data), whole=False), _COMPARE_FED, Bench.pass_once,
+        partial(_told_rows, differing=lambda data: 0), most_rounds=2, tidy=Bench.remove_peer,
     ),
     Row(
         "snapshot-stat", "count the rows and cells of a snapshot", 10_000_000, 1.5, None,

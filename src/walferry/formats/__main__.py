@@ -31,7 +31,7 @@ from walferry.formats.hfile_writer import StoreFormat, WrittenFile, hfile_chunks
 from walferry.formats.mutations import RowBorders, cut_mutations
 from walferry.formats.order import count_below, families_of, outranked, stepped_over, store_order, winners
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.formats.resolve import FamilyRules, Fate, digest, expiring_after, held_by, resolve, row_digests
+from walferry.formats.resolve import FamilyRules, Fate, digest_of, expiring_after, held_by, resolve, row_digests
 from walferry.formats.value_codecs import CODECS
 from walferry.formats.wal import WalReader
 from walferry.formats.wal_header import SECURE_CODEC
@@ -144,8 +144,7 @@ def main() -> None:
     cells_to_arrow(cells)
     row_starts(cells.buffer, cells.position)
     fates = resolve(cells, {b"f": FamilyRules(1, 0, None)}, 2)
-    digest(cells, fates == Fate.VISIBLE)
-    row_digests(cells, fates == Fate.VISIBLE)
+    digest_of(row_digests(cells, fates == Fate.VISIBLE))
     expiring_after(cells, 0)
     held_by(cells, fates == Fate.EXPIRED, cells, fates == Fate.EXPIRED)
 

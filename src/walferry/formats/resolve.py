@@ -119,14 +119,10 @@ def expiring_after(cells: CellIndex, moment_ms: int) -> tuple[npt.NDArray[np.int
     return numbers, ends[numbers]
 
 
-def digest(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> Digest:
-    """Digest of the cells that `keep` (one bool per cell) marks.
-
-    A cell's hash is MurmurHash3_x64_128 (seed 0) of its KeyValue: row, family, qualifier, timestamp, type, value and
-    tags, each after its length or of fixed size. Rows are counted where the row changes.
-    """
-    _, counts, low, high = _digest_rows(cells, keep)
-    total_low, total_high = kernels.sum_128(low, high)
+def digest_of(rows: pa.RecordBatch) -> Digest:
+    """The digest of all cells of these rows, from the digest of each row."""
+    counts, low, high = (rows[name].to_numpy() for name in ("cells", "low", "high"))
+    total_low, total_high = kernels.sum_128(low.view(np.uint64), high.view(np.uint64))
     return Digest(len(counts), int(counts.sum(dtype=np.int64)), int(total_high) << 64 | int(total_low))
 
 
@@ -163,22 +159,13 @@ def rows_to_arrow(cells: CellIndex, keep: npt.NDArray[np.bool_], names: Sequence
 
 
 def row_digests(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """The digest of each row with a kept cell, as ROW_DIGEST_SCHEMA; `low` and `high` are its halves' bits as int64."""
-    first, counts, low, high = _digest_rows(cells, keep)
-    columns = [
-        binary_column(cells.buffer, cells.row_start[first], cells.row_length[first]),
-        number_column(counts),
-        number_column(low.view(np.int64)),
-        number_column(high.view(np.int64)),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=ROW_DIGEST_SCHEMA)
+    """The digest of each row with a cell that `keep` (one bool per cell) marks, as ROW_DIGEST_SCHEMA; `low` and `high`
+    are its halves' bits as int64.
 
-
-def _digest_rows(
-    cells: CellIndex, keep: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
-    rows = kernels.digest_rows(
+    A cell's hash is MurmurHash3_x64_128 (seed 0) of its KeyValue: row, family, qualifier, timestamp, type, value and
+    tags, each after its length or of fixed size.
+    """
+    first, counts, low, high = kernels.digest_rows(
         cells.buffer,
         cells.position,
         cells.row_start,
@@ -188,7 +175,13 @@ def _digest_rows(
         cells.tags_length,
         keep,
     )
-    return rows
+    columns = [
+        binary_column(cells.buffer, cells.row_start[first], cells.row_length[first]),
+        number_column(counts),
+        number_column(low.view(np.int64)),
+        number_column(high.view(np.int64)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW_DIGEST_SCHEMA)
 
 
 def _ttl(rules: FamilyRules) -> int:

@@ -171,6 +171,19 @@ def test_every_difference_is_found_with_its_row_and_gets_its_class(
     assert found(moved, ROWS) == explained | unexplained
 
 
+def test_sparks_workers_find_the_same_differences_for_the_same_reasons_as_the_process_alone(
+    moved: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved.source.put(ROWS, [cell(b"r03", b"under way")])
+    seen = []
+    for here_bytes in (1 << 30, 1):
+        monkeypatch.setenv("WALFERRY_HERE_BYTES", str(here_bytes))
+        differences = compare(moved, spark, ROWS).differences
+        seen.append([(found.row, found.kind, found.detail, found.fingerprint) for found in differences])
+    assert seen[0] == seen[1]
+    assert {kind for _, kind, _, _ in seen[0]} >= {IN_FLIGHT, NOT_IN_LOG, HISTORY, UNEXPLAINED}
+
+
 def test_a_decision_about_an_unlogged_row_covers_no_later_loss(moved: Run) -> None:
     """Hole: rows that the log does not hold passed as a warning, and a lost log looks just like that."""
     undecided = compare(moved, spark, ROWS).undecided

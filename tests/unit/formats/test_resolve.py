@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from walferry.errors import UsageError
 from walferry.formats.cells import CellIndex, encode_cell, index_cells
-from walferry.formats.resolve import Digest, FamilyRules, Fate, digest, resolve, row_digests
+from walferry.formats.resolve import Digest, FamilyRules, Fate, digest_of, resolve, row_digests
 
 NOW = 100
 
@@ -157,6 +157,10 @@ def test_a_family_without_rules_is_an_error_that_names_it() -> None:
         resolve(index([C(b"a", b"g", b"q", 1, 4)]), {b"f": FamilyRules(1, 0, None)}, NOW)
 
 
+def digest(cells: CellIndex, keep: np.ndarray) -> Digest:
+    return digest_of(row_digests(cells, keep))
+
+
 def keep_all(cells: CellIndex) -> np.ndarray:
     return np.ones(len(cells), np.bool_)
 
@@ -201,7 +205,8 @@ def test_every_field_of_a_cell_counts_in_its_digest(other: C) -> None:
 def test_digests_of_rows_sum_up_to_that_of_all() -> None:
     cells = index([put(3, row=b"a"), put(2, row=b"a"), put(9, row=b"b"), put(1, row=b"c")])
     keep = np.array([True, True, False, True])
-    rows = row_digests(cells, keep).to_pylist()
+    found = row_digests(cells, keep)
+    rows = found.to_pylist()
     assert [(row["row"], row["cells"]) for row in rows] == [(b"a", 2), (b"c", 1)]
     total = sum((row["low"] % 2**64) + (row["high"] % 2**64 << 64) for row in rows) % 2**128
-    assert digest(cells, keep) == Digest(2, 3, total)
+    assert digest_of(found) == Digest(2, 3, total)

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 
 from pyspark.sql import SparkSession
 
@@ -17,6 +19,8 @@ from walferry.amounts import amount
 from walferry.clock import CLOCKS_APART_MS, now_ms
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.scan import split_rows
 from walferry.ledger import Difference
 from walferry.migration.explaining.client_writes import edits_of_clients
 from walferry.migration.explaining.difference_classes import IN_FLIGHT, classify
@@ -34,12 +38,15 @@ _READ_AT_ONCE = 2_000
 """how many differing rows one job reads again"""
 _PER_TASK = 100
 """how many of them one task reads again"""
+_PER_SCAN = 25
+"""how many of them one scan reads, if they are in one region"""
 _AT_A_TIME = 8
-"""how many rows a task requests at a time, since it mostly waits for answers"""
+"""how many scans a task has under way, since it mostly waits for answers"""
 EQUAL_NOW = "equal when read again"
 """the detail of a row whose edit was under way"""
 _LARGE_BYTES = 1 << 20
-"""after a row of this size, the next one is requested alone, so that no task holds many large rows"""
+"""a scan with more bytes than this ends after the row that it has read, and all scans of the task after it go one at a
+time, so that it goes on to hold few large rows"""
 
 
 def explain(
@@ -88,14 +95,28 @@ def _read_again(
     """Both sides of each row; None for those that are equal now."""
     source, target = run.source_address(workers(spark)), run.target_address()
     pair = run.pair(table)
+    borders = sorted({region.start for region in (*run.source.regions(table), *run.target.regions(pair.target))})
     sides: dict[bytes, Compressed[RowSides] | None] = {}
+    rows = sorted(rows)
     for first in range(0, len(rows), _READ_AT_ONCE):
         asked = [
-            _Rows(source, target, pair.source, pair.target, tuple(rows[start : start + _PER_TASK]), rules, bounds)
+            _Rows(
+                source, target, pair.source, pair.target,
+                tuple(_by_scan(rows[start : start + _PER_TASK], borders)), rules, bounds,
+            )
             for start in range(first, min(first + _READ_AT_ONCE, len(rows)), _PER_TASK)
-        ]
+        ]  # fmt: skip
         sides |= fan_out(spark, _read_rows, asked, what="read rows that differ again")
-    return sides
+    return {row: sides[row] for row in rows}
+
+
+def _by_scan(rows: Sequence[bytes], borders: Sequence[bytes]) -> Iterator[tuple[bytes, ...]]:
+    """Sorted rows in parts for one scan each, with rows of a single region: a scan opens all regions from its first row
+    to its last. `borders`: where regions of either side begin, in order."""
+    for _, of_region in groupby(rows, lambda row: bisect_right(borders, row)):
+        some = tuple(of_region)
+        for first in range(0, len(some), _PER_SCAN):
+            yield some[first : first + _PER_SCAN]
 
 
 @dataclass(frozen=True)
@@ -106,7 +127,8 @@ class _Rows:
     target: ClusterAddress
     source_table: str
     target_table: str
-    rows: tuple[bytes, ...]
+    parts: tuple[tuple[bytes, ...], ...]
+    """each for one scan"""
     rules: Mapping[bytes, FamilyRules]
     bounds: Bounds
 
@@ -115,20 +137,36 @@ def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Compressed[RowSides] | Non
     """Read both sides of each row, in an executor; None for rows that are equal now."""
     source, target = shared_client(asked.source), shared_client(asked.target)
 
-    def read(row: bytes) -> tuple[bytes, bytes, int]:
+    def read(rows: tuple[bytes, ...]) -> tuple[list[bytes], list[bytes], int]:
         # The target first: otherwise an edit written and applied in between would look as if the source lacked it.
-        there = b"".join(bytes(block) for block in target.scan_raw(asked.target_table, row, row + b"\x00"))
-        here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
+        there = _first_of(target, asked.target_table, rows)
+        here = _first_of(source, asked.source_table, rows[: len(there)])
         return here, there, now_ms()
 
-    large = True  # until the size of the first row is known
-    done = 0
+    at_once, large = 1, False  # until the size of the first rows is known
+    left = deque(asked.parts)
     with ThreadPoolExecutor(_AT_A_TIME) as readers:
-        while done < len(asked.rows):
-            rows = asked.rows[done : done + (1 if large else _AT_A_TIME)]
-            done += len(rows)
-            large = False
-            for row, (here, there, read_ms) in zip(rows, readers.map(read, rows), strict=True):
-                sides = row_sides(here, there, asked.rules, read_ms + CLOCKS_APART_MS, asked.bounds)
-                large |= max(len(here), len(there)) > _LARGE_BYTES
-                yield row, None if sides is None else Compressed(sides)
+        while left:
+            parts = [left.popleft() for _ in range(min(at_once, len(left)))]
+            for rows, (here, there, read_ms) in zip(parts, readers.map(read, parts), strict=True):
+                large |= max(sum(map(len, here)), sum(map(len, there))) > _LARGE_BYTES
+                if rest := rows[len(here) :]:
+                    left.appendleft(rest)
+                for row, mine, its in zip(rows[: len(here)], here, there[: len(here)], strict=True):
+                    sides = row_sides(mine, its, asked.rules, read_ms + CLOCKS_APART_MS, asked.bounds)
+                    yield row, None if sides is None else Compressed(sides)
+            at_once = 1 if large else _AT_A_TIME
+
+
+def _first_of(client: HBaseClient, table: str, rows: Sequence[bytes]) -> list[bytes]:
+    """The raw cells of each row, in order: of all these rows, or of the first ones if they have more than
+    _LARGE_BYTES."""
+    found: dict[bytes, bytes] = {}
+    size = 0
+    for block in client.scan_raw(table, rows[0], rows[-1] + b"\0", max_result_bytes=_LARGE_BYTES, rows=rows):
+        found |= split_rows(block)
+        size += len(block)
+        if size > _LARGE_BYTES:
+            rows = rows[: bisect_right(rows, max(found))]
+            break
+    return [found.get(row, b"") for row in rows]

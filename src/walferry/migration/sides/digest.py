@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from walferry.clock import CLOCKS_APART_MS, now_ms
 from walferry.formats.cells import CellIndex, index_cells
-from walferry.formats.resolve import Digest, FamilyRules, Fate, digest, held_by, resolve, row_digests
+from walferry.formats.resolve import Digest, FamilyRules, Fate, digest_of, held_by, resolve, row_digests
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Range
 from walferry.migration.sides.fragile_rows import NONE, RowSpans, fragile_in
@@ -302,8 +302,9 @@ def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules], na
         for cells, mine, others, theirs in zip(sides, expiring, sides[::-1], expiring[::-1], strict=True)
     ]
     keep = [(fate == Fate.VISIBLE) | mine for fate, mine in zip(fates, held, strict=True)]
-    source, target = (digest(cells, mine) for cells, mine in zip(sides, keep, strict=True))
-    rows = _differing(row_digests(sides[0], keep[0]), row_digests(sides[1], keep[1])) if source != target else []
+    by_row = [row_digests(cells, mine) for cells, mine in zip(sides, keep, strict=True)]
+    source, target = map(digest_of, by_row)
+    rows = _differing(*by_row) if source != target else []
     uncompared = int(sum(all_.sum() - both.sum() for all_, both in zip(expiring, held, strict=True)))
     if uncompared and names_expiring:
         alone = [
@@ -348,8 +349,12 @@ def _expiring(
 def _differing(source: pa.RecordBatch, target: pa.RecordBatch) -> list[bytes]:
     """Rows whose digests differ, in order."""
     names = ("cells", "low", "high")
+    left = pa.Table.from_batches([source])
     right = pa.Table.from_batches([target]).rename_columns(["row", *(f"target_{name}" for name in names)])
-    both = pa.Table.from_batches([source]).join(right, "row", join_type="full outer")
+    if left["row"].equals(right["row"]):  # as in most pieces: then no join is needed
+        both = pa.table(dict(zip(right.column_names, right.columns, strict=True)) | {n: left[n] for n in names})
+    else:
+        both = left.join(right, "row", join_type="full outer")
     alike = pa.chunked_array([pa.array(np.ones(both.num_rows, np.bool_))])
     for name in names:
         alike = pc.and_(alike, pc.fill_null(pc.equal(both[name], both[f"target_{name}"]), False))

@@ -166,8 +166,9 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
     asked: list[tuple[int, Bounds]] = []
 
     def read_again(spark: SparkSession, work: object, items: Sequence[Any], *, what: str) -> list[Any]:
-        read.append(sum(len(item.rows) for item in items))
-        return [(row, None if row == rows[0] else Compressed(sides)) for item in items for row in item.rows]
+        some = [row for item in items for part in item.parts for row in part]
+        read.append(len(some))
+        return [(row, None if row == rows[0] else Compressed(sides)) for row in some]
 
     def look_up(
         run: Run, spark: SparkSession, table: str, questions: dict[bytes, object], applied: set[str], *rest: Any
@@ -185,7 +186,9 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         source_address=lambda workers: HERE,
         target_address=lambda: HERE,
         writing=Writing.read(),
-        source=SimpleNamespace(describe=lambda table: None, held_bytes=dict),
+        source=SimpleNamespace(
+            describe=lambda table: None, held_bytes=dict, regions=lambda table: [SimpleNamespace(start=b"")]
+        ),
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
@@ -233,7 +236,9 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
     verified: list[set[str]] = []
     run: Any = SimpleNamespace(
         writing=Writing.read(),
-        source=SimpleNamespace(describe=lambda table: None, held_bytes=dict),
+        source=SimpleNamespace(
+            describe=lambda table: None, held_bytes=dict, regions=lambda table: [SimpleNamespace(start=b"")]
+        ),
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(

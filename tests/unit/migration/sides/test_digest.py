@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +107,31 @@ def test_every_row_that_differs_is_named(here: int, there: int) -> None:
     assert outcome.source != outcome.target
     assert outcome.rows == (b"r00", b"r07", b"r11", b"r22", b"stranger")
     assert outcome.differing == 5
+
+
+@pytest.mark.parametrize("missing", [0, 3], ids=["the same rows", "rows on one side only"])
+def test_rows_that_differ_are_the_same_whether_both_sides_have_the_same_rows_or_not(missing: int) -> None:
+    drawn = random.Random(missing)
+    source, target, _ = sides(rows_a_block=20)
+    target.rows_a_block = 20
+    for number in range(200):
+        for side in (source, target):
+            if drawn.random() >= missing / 100:
+                for timestamp in range(1, drawn.choice([2, 2, 2, 2, 3])):
+                    side.put(b"r%03d" % number, timestamp, drawn.choice([b"v", b"v", b"v", b"other"]))
+    assert (source.rows.keys() == target.rows.keys()) is not bool(missing)
+    expected = [row for row in sorted({*source.rows, *target.rows}) if source.rows.get(row) != target.rows.get(row)]
+    outcome = compare(source, target, versions=9)
+    assert (list(outcome.rows), outcome.differing) == (expected, len(expected))
+    assert 50 < len(expected) < 150
+
+
+def test_rows_of_one_side_only_are_named_also_if_both_sides_have_equally_many() -> None:
+    source, target, _ = sides(rows_a_block=20)
+    for side, alone in ((source, b"b"), (target, b"c")):
+        for row in (b"a", alone, b"d"):
+            side.put(row, 5)
+    assert compare(source, target).rows == (b"b", b"c")
 
 
 def test_an_empty_side_differs_in_every_row_and_the_first_ones_are_named() -> None:
