@@ -23,7 +23,7 @@ UNIT_WORKERS = $(shell $(PYTHON) -c "import os; print(2 * os.cpu_count())")
 UNIT_TESTS = $(BIN)/pytest tests/unit -n $(UNIT_WORKERS) --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration tests/security -m "not memory and not matrix and $(1)" -n $(WORKERS) --dist loadscope \
+CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/security tests/integration -m "not memory and not matrix and $(1)" -n $(WORKERS) --dist loadscope \
   --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: help setup kerberos check check-kerberos jars demo test test-unit test-clusters test-long test-integration test-versions test-security test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-stream bench-receive bench-receive-kafka bench-lag bench-protection up down lint lock

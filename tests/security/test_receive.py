@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from booting import QUICK_SITE, quick
+from integration.migration.command import walferry
 from integration.receive.receivers import Receivers, receivers
 from integration.replication.writing import writer
 from security.each import EACH
@@ -72,3 +73,13 @@ def test_a_receiver_that_is_nobody_says_in_its_status_that_the_source_wants_to_l
         while "knows no principal (`receive.login`)" not in one.serving()[0].last_refusal:
             assert time.monotonic() < deadline, one.said()
             time.sleep(0.5)
+
+
+def test_a_keytab_without_the_key_of_the_receivers_host_is_shown_before_anything_begins(
+    secured: MiniCluster, sink: MiniCluster, kdc: Kdc, tmp_path: Path
+) -> None:
+    with receivers(secured, sink, tmp_path, 0, 1, more=login(kdc)):
+        for more in ("--dry-run", "--json"):
+            done = walferry(tmp_path, "receive", "receive.yaml", "--host", "elsewhere.example", "--port", "0", more)
+            assert done.returncode == 2, done.stderr
+            assert f"is of no use for hbase/elsewhere.example@{kdc.realm}" in done.stderr

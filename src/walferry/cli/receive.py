@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -59,7 +58,7 @@ def receive(
     from walferry.run.given_spec import environment_connection
     from walferry.run.notes.history import histories
 
-    wanted = resolve_any_receive(load_receive_spec(spec), environment_connection).at(host or socket.getfqdn(), port)
+    wanted = resolve_any_receive(load_receive_spec(spec), environment_connection).at(host, port)
     with ledger_if_any(ledger) as known:
         run = None if known is None else unfinished(known, wanted.name)
         copied = {} if known is None or run is None else histories(known.of(run.run_id))

@@ -51,6 +51,8 @@ SAVE_SECONDS = 2.0
 """how often the ledger is told how far copying is"""
 AGAIN_SECONDS = 2.0
 """after which a source that is not ready, or does not answer, is asked again, and a copy that has failed goes on"""
+LOOK_SECONDS = 0.2
+"""for all tables of a process, between two looks at a source that is not ready"""
 PEER_SECONDS = 20.0
 """how often the peer is looked at while rows are copied"""
 STANDS_SECONDS = 5.0
@@ -95,9 +97,9 @@ class _Lane:
 class HistoryCopy:
     """Copies what one table has already, in threads of its own, under the table's lease."""
 
-    def __init__(self, run: Run, holding: TargetTable, wanted: Callable[[], bool]) -> None:
-        """`wanted`: whether this process is to go on holding the table."""
-        self._run, self._holding, self._wanted = run, holding, wanted
+    def __init__(self, run: Run, holding: TargetTable, wanted: Callable[[], bool], looking: threading.Lock) -> None:
+        """`wanted`: whether this process is to go on holding the table. `looking`: of all tables of the process."""
+        self._run, self._holding, self._wanted, self._looking = run, holding, wanted, looking
         self._table, self._target = holding.pair.source, holding.pair.target
         self._kept = history_of(run.ledger, self._table)
         self._todo: deque[Range] = deque()
@@ -162,7 +164,13 @@ class HistoryCopy:
         seen, stood_s = None, 0.0
         while self._goes_on():
             try:
-                found = self._peer()
+                if not self._looking.acquire(timeout=AGAIN_SECONDS):
+                    continue
+                try:
+                    found = self._peer()
+                finally:
+                    time.sleep(LOOK_SECONDS)
+                    self._looking.release()
                 if self._kept.peer:
                     return found
                 if seen is None or not found.is_same(seen):

@@ -30,8 +30,8 @@ class TargetCluster:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._recording, self._loads = threading.Lock(), Loads(run)
-        self._copying = threading.Lock()
-        """of the table whose history is copied: one at a time"""
+        self._copying, self._looking = threading.Lock(), threading.Lock()
+        """of the table whose history is copied, and of the one for which the source is looked at: one at a time"""
         self.run_id, self.pairs = run.run_id, run.tables
         self.source_id, self.sink_id = run.source.cluster_uuid(), run.target.cluster_uuid()
 
@@ -61,7 +61,7 @@ class TargetCluster:
         """Copy what the source table has already, if the spec wants that."""
         if receive_spec_of(self._run.record).receive.history is None:
             return True
-        copy = HistoryCopy(self._run, holding, wanted)
+        copy = HistoryCopy(self._run, holding, wanted, self._looking)
         if not copy.go(self._copying, tell):
             return False
         holding.since_ms = copy.since_ms

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from walferry.hbase.address import ClusterAddress
-from walferry.run.receive_spec import DEFAULT_PORT, Receiving, is_below, path_of
+from walferry.run.receive_spec import Listening, Receiving, is_below, path_of
 from walferry.streams.stream_spec import ResolvedStreamSpec, StreamSpec
 
 _OF_MESSAGES = (
@@ -70,15 +70,11 @@ class KafkaReceiveSpec(StreamSpec):
         return tables
 
 
-class ResolvedKafkaReceiveSpec(ResolvedStreamSpec):
+class ResolvedKafkaReceiveSpec(Listening, ResolvedStreamSpec):
     """A spec with its source resolved, and where this process listens."""
 
     receive: KafkaReceiving = KafkaReceiving()
     merge_rows: bool = False
-    host: str | None = Field(default=None, exclude=True)
-    """the name by which the source's region servers reach this process; None: what the machine calls itself"""
-    port: int = Field(default=DEFAULT_PORT, exclude=True)
-    """0: a free one"""
 
     @model_validator(mode="after")
     def _is_beside_the_source(self) -> Self:
@@ -110,10 +106,6 @@ class ResolvedKafkaReceiveSpec(ResolvedStreamSpec):
         """The ZooKeeper in which the source finds the processes."""
         zookeeper = self.receive.zookeeper
         return self.source.address() if zookeeper is None else ClusterAddress(zookeeper)
-
-    def at(self, host: str | None, port: int) -> Self:
-        """The spec for a process that listens there."""
-        return self.model_copy(update={"host": host, "port": port})
 
     def as_recorded(self) -> dict[str, Any]:
         """What all processes of the run share. `login`, `tls`, `memory`, host and port are a process's own."""

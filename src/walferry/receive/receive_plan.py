@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -68,8 +67,8 @@ def examine(spec: AnyReceiveSpec, copied: Collection[str] = ()) -> ReceivePlan:
         findings += refusals
     elif not any(one.level == "stop" for one in findings):
         findings += _not_empty(spec, copied)
-    findings += _of_certificate(spec)
-    if spec.host is not None and spec.host.partition(".")[0] == "localhost":
+    findings += _of_proofs(spec)
+    if spec.host.partition(".")[0] == "localhost":
         findings.append(
             Finding("warn", spec.host, "servers of other machines do not reach this process by that name: give --host")
         )
@@ -78,11 +77,17 @@ def examine(spec: AnyReceiveSpec, copied: Collection[str] = ()) -> ReceivePlan:
     )
 
 
-def _of_certificate(spec: AnyReceiveSpec) -> Iterator[Finding]:
-    """What the source, or another process, would refuse of what this process shows of itself."""
-    if spec.receive.tls is not None:
+def _of_proofs(spec: AnyReceiveSpec) -> Iterator[Finding]:
+    """What is wrong with that by which this process proves to the source, and to other processes, who it is."""
+    login, tls = spec.receive.login, spec.receive.tls
+    if login is not None:
         try:
-            spec.receive.tls.server().check(spec.host or socket.getfqdn())
+            login.service(spec.host).check()
+        except UsageError as error:
+            yield Finding("stop", "receive.login", error.message)
+    if tls is not None:
+        try:
+            tls.server().check(spec.host)
         except UsageError as error:
             yield Finding("stop", "receive.tls", error.message)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -53,7 +53,6 @@ from walferry.receive.holding import (
 from walferry.receive.in_order import InOrder
 from walferry.receive.loaded_files import loads_for
 from walferry.receive.loads import regions_of
-from walferry.receive.older import Older
 from walferry.receive.seen import Picked
 from walferry.receive.standing import Standing
 from walferry.security import Security
@@ -101,6 +100,8 @@ class _UnderWay:
     """by target table that is not applied yet, what it waits for; "" if that is not known"""
     regions: dict[str, Collection[str]] = field(default_factory=dict)
     """of those that this process applies"""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """by source table, the entries that are older than what the run is to have"""
     at_work: set[str] = field(default_factory=set)
     """those of which another process says that they wait for work that goes on"""
     failed: list[Exception] = field(default_factory=list)
@@ -130,7 +131,7 @@ class Receiver(Generic[H]):
         when they call each other; `tls`: what they show to each other then."""
         self._to, self._tables, self._standing = to, tables, standing
         self._targets = {pair.source: pair.target for pair in to.pairs}
-        self._older = Older(start_ms)
+        self._start_ms = start_ms
         self._order = InOrder()
         self._of_table = {pair.target: asyncio.Semaphore(to.calls_at_once) for pair in to.pairs}
         # A pool for each kind of work: what waits for another process must not keep that process's calls waiting.
@@ -197,7 +198,7 @@ class Receiver(Generic[H]):
         if not one.among_us and (call.service, call.method) != SHIPMENT:
             raise BadCallError(f"{call.service}.{call.method} is no call that a receiver answers")
         received = await _in(self._reading, entries_of, call.parameter, call.cells)
-        left, pause = self._edits(received.batch), AGAIN_SECONDS
+        left, pause = self._edits(one, received.batch), AGAIN_SECONDS
         one.waits = dict.fromkeys(left, "")
         while left := await self._attempt(one, received, left):
             if one.among_us:
@@ -207,6 +208,8 @@ class Receiver(Generic[H]):
                 raise self._out_of_time(one)
             await asyncio.sleep(pause)
             pause = min(2 * pause, SELDOM_SECONDS)
+        if one.left_out:
+            self._standing.left_out(one.left_out)
 
     async def _attempt(self, one: _UnderWay, received: ReceivedEntries, edits: _Edits) -> dict[str, Picked]:
         """Apply what this process holds, and pass on the rest. Returns what was not applied, since nobody was ready."""
@@ -272,6 +275,7 @@ class Receiver(Generic[H]):
         try:
             holding = self._tables.holding(table)
             left = picked[batch.write_time[picked] >= holding.since_ms]
+            older = len(picked) - len(left)
             async with self._order.turn(regions):
                 await self._to.at_rest(regions)
                 while len(left):
@@ -280,6 +284,8 @@ class Receiver(Generic[H]):
                             raise self._out_of_time(one)
                         left = await _to_its_end(self._applying, self._to.apply, holding, batch, left, one.deadline)
                     await self._to.at_rest(regions)
+            if older:
+                one.left_out[holding.pair.source] += older
             del one.waits[table]
         except NotHeldError as error:
             one.waits[table] = str(error)
@@ -318,11 +324,12 @@ class Receiver(Generic[H]):
                 **error.facts,
             ) from error
 
-    def _edits(self, batch: EntryBatch) -> dict[str, Picked]:
+    def _edits(self, one: _UnderWay, batch: EntryBatch) -> dict[str, Picked]:
         """The edits of a call by target table, but for those that the sink has had first (loops) and those before the
-        run's start; with the markers of bulk loads.
+        run's start, which are counted; with the markers of bulk loads.
 
-        Raises BadCallError for tables that the run does not have, and for markers that are not known.
+        Raises BadCallError for tables that the run does not have, however old their edits are, and for markers that are
+        not known.
         """
         unknown = np.flatnonzero(batch.of_kinds([Marker.UNKNOWN]))
         if len(unknown):
@@ -333,7 +340,8 @@ class Receiver(Generic[H]):
                 table=table,
             )
         edits = batch.edits | loads_for(batch, self._to.sink_id)
-        edits = self._older.without(edits & ~self._had_first(batch)[batch.clusters], batch)
+        edits &= ~self._had_first(batch)[batch.clusters]
+        older = np.zeros_like(edits) if self._start_ms is None else batch.write_time < self._start_ms
         picked: dict[str, Picked] = {}
         for code in np.unique(batch.table[edits]).tolist():
             name = batch.tables[code].decode()
@@ -343,7 +351,11 @@ class Receiver(Generic[H]):
                     "it",
                     table=name,
                 )
-            picked[self._targets[name]] = np.flatnonzero(edits & (batch.table == code))
+            of_table = edits & (batch.table == code)
+            if left_out := int((of_table & older).sum()):
+                one.left_out[name] += left_out
+            if len(left := np.flatnonzero(of_table & ~older)):
+                picked[self._targets[name]] = left
         return picked
 
     def _had_first(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from walferry.errors import WalferryError
@@ -18,6 +18,7 @@ from walferry.receive.place import AnyReceiveRun, place_of, side_of, sink_id_of
 from walferry.receive.presence import Presence
 from walferry.receive.receiver import AMONG_US, Receiver
 from walferry.receive.standing import Standing
+from walferry.run.notes.left_out import leave_out
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,6 @@ def destination_of(run: AnyReceiveRun) -> Destination[Any]:
 
 
 async def _serve(given: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Event) -> None:
-    host = spec.host or socket.getfqdn()
     receiver: asyncio.Future[Receiver[Any]] = asyncio.get_running_loop().create_future()
 
     async def handle(call: ReceivedCall) -> bytes:
@@ -58,13 +58,12 @@ async def _serve(given: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Eve
         if receiver.done():
             receiver.result().shut_out(reason)
 
-    service = None if spec.receive.login is None else spec.receive.login.service(host)
-    if service is not None:
-        service.check()
-    tls = None if spec.receive.tls is None else spec.receive.tls.server()  # which the plan has checked
+    # The plan has checked both.
+    service = None if spec.receive.login is None else spec.receive.login.service(spec.host)
+    tls = None if spec.receive.tls is None else spec.receive.tls.server()
     server = RpcServer(
         handle,
-        host=host,
+        host=spec.host,
         port=spec.port,
         memory_bytes=spec.receive.memory,
         read_seconds=READ_SECONDS,
@@ -76,7 +75,7 @@ async def _serve(given: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Eve
     bound = await server.start()
     try:
         with (
-            Presence(place_of(given), spec.path, sink_id_of(given), host, bound) as presence,
+            Presence(place_of(given), spec.path, sink_id_of(given), spec.host, bound) as presence,
             type(given)(given.ledger.whole, given.run_id, presence.server) as run,  # whose leases name this process
         ):
             run.ledger.objects.made(side_of(spec), "sink", spec.path)
@@ -95,6 +94,7 @@ async def _serve(given: AnyReceiveRun, spec: AnyReceiveSpec, stop: threading.Eve
                 await asyncio.to_thread(tables.end)
                 handler.close()
                 with suppress(WalferryError):  # then it counts as gone after a minute
+                    await asyncio.to_thread(standing.record_left_out, partial(leave_out, run.ledger))
                     await asyncio.to_thread(run.ledger.received.beat, standing.row("left", (), 0))
     finally:
         await server.close()
@@ -118,6 +118,7 @@ def _tell(run: AnyReceiveRun, standing: Standing, tables: HeldTables[Any], held_
     try:
         record = run.ledger.record
         if record.state == "running":
+            standing.record_left_out(partial(leave_out, run.ledger))
             run.ledger.received.beat(standing.row("serving", tables.held, held_bytes))
             return
     except WalferryError as error:  # also of a run that ends at this moment, which the next look finds

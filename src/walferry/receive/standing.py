@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 
 from walferry.clock import now_ms
 from walferry.ledger.received import Receiver as ReceiverRow
@@ -24,6 +25,7 @@ class Standing:
         self._refusal = ""
         self._refusal_ms: int | None = None
         self._call_refused_ms = 0
+        self._left_out = Counter[str]()
 
     def begun(self) -> None:
         """A call has come."""
@@ -42,6 +44,25 @@ class Standing:
         with self._lock:
             if now_ms() - self._call_refused_ms >= KEPT_MS:
                 self._refusal, self._refusal_ms = why, now_ms()
+
+    def left_out(self, entries: Mapping[str, int]) -> None:
+        """So many entries of each source table were left out, since they are older than what the run is to have."""
+        with self._lock:
+            self._left_out.update(entries)
+
+    def record_left_out(self, record: Callable[[str, int], None]) -> None:
+        """Call `record` with the number of entries of each table that were left out since the last time. Raises what it
+        raises: these are recorded the next time."""
+        with self._lock:
+            tables = list(self._left_out)
+        for table in tables:
+            with self._lock:
+                entries = self._left_out.pop(table)
+            try:
+                record(table, entries)
+            except BaseException:
+                self.left_out({table: entries})
+                raise
 
     def row(self, state: ReceiverState, tables: Collection[str], held_bytes: int) -> ReceiverRow:
         """For the ledger."""

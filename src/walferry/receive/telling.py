@@ -14,6 +14,7 @@ from walferry.background import beside
 from walferry.clock import now_ms, shown_utc, steady_s
 from walferry.errors import WalferryError
 from walferry.ledger import RunLedger
+from walferry.run.notes.left_out import left_out
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ class Sums:
     refused: int
     newest_ms: dict[str, int | None]
     """the newest write time that was applied, by source table"""
+    left_out: int = 0
+    """entries that are older than what the run is to have"""
 
     @classmethod
     def of(cls, ledger: RunLedger) -> Sums:
@@ -42,6 +45,7 @@ class Sums:
             sum(total.calls for total in totals),
             sum(one.refused for one in processes),
             {total.table: total.newest_ms for total in totals},
+            sum(one.entries for one in left_out(ledger).values()),
         )
 
     def since(self, before: Sums) -> dict[str, Any]:
@@ -52,6 +56,7 @@ class Sums:
             "entries_per_second": round((self.entries - before.entries) / seconds, 1),
             "calls": self.calls - before.calls,
             "refused": max(0, self.refused - before.refused),
+            "left_out": self.left_out - before.left_out,
             "newest_ms": self.newest_ms,
         }
 
@@ -66,6 +71,7 @@ def as_line(came: dict[str, Any]) -> str:
     told = [
         f"{came['entries_per_second']:.1f} entries/s in {amount(came['calls'], 'call')}",
         *([f"{came['refused']} refused"] if came["refused"] else []),
+        *([f"{amount(came['left_out'], 'entry', 'entries')} left out as older"] if came["left_out"] else []),
         *(tables or ["nothing was applied yet"]),
     ]
     return f"{shown_utc(came['at_ms'])}  {'; '.join(told)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import replace
 from datetime import UTC
 from typing import Annotated, Any, Literal, Self
@@ -159,14 +160,23 @@ class ReceiveSpec(Spec):
         return self
 
 
-class ResolvedReceiveSpec(ResolvedSpec):
+class Listening(BaseModel):
+    """Where a process of a run listens."""
+
+    host: str = Field(default="", exclude=True)
+    """the name by which the source's region servers reach it; "": the spec is no process's"""
+    port: int = Field(default=DEFAULT_PORT, exclude=True)
+    """0: a free one"""
+
+    def at(self, host: str | None, port: int) -> Self:
+        """The spec for a process that listens there. Without a host, at what this machine calls itself."""
+        return self.model_copy(update={"host": host or socket.getfqdn(), "port": port})
+
+
+class ResolvedReceiveSpec(Listening, ResolvedSpec):
     """A spec with its connections resolved, and where this process listens."""
 
     receive: Receiving = Receiving()
-    host: str | None = Field(default=None, exclude=True)
-    """the name by which the source's region servers reach this process; None: what the machine calls itself"""
-    port: int = Field(default=DEFAULT_PORT, exclude=True)
-    """0: a free one"""
 
     @model_validator(mode="after")
     def _is_beside_the_target(self) -> Self:
@@ -188,10 +198,6 @@ class ResolvedReceiveSpec(ResolvedSpec):
     def source_tables(self) -> list[str]:
         """The tables at the source."""
         return [pair.source for pair in self.tables]
-
-    def at(self, host: str | None, port: int) -> ResolvedReceiveSpec:
-        """The spec for a process that listens there."""
-        return self.model_copy(update={"host": host, "port": port})
 
     def as_recorded(self) -> dict[str, Any]:
         """What all processes of the run share. `login`, `tls`, `memory`, host and port are a process's own."""

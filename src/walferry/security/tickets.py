@@ -42,7 +42,7 @@ def library() -> Any:
         import gssapi
     except ImportError as error:
         raise UsageError(
-            "this cluster's connection names Kerberos, which needs `pip install 'walferry[kerberos]'`; that builds "
+            "logins by Kerberos need `pip install 'walferry[kerberos]'`; that builds "
             "python-gssapi, for which Debian's libkrb5-dev and gcc must be installed",
             missing=str(error),
         ) from None

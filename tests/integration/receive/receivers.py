@@ -25,11 +25,12 @@ from walferry.embedded.kafka import Broker
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.rpc import RpcConnection
-from walferry.ledger import Ledger
-from walferry.ledger.received import Received, ReceivedTotal, Receiver
+from walferry.ledger import Ledger, RunLedger
+from walferry.ledger.received import ReceivedTotal, Receiver
 from walferry.replay.rights import dirty
 from walferry.replication.shipped import ship_all
 from walferry.replication.spec import ResolvedReplicateSpec
+from walferry.run.notes.left_out import LeftOut, left_out
 
 SPLITS = [b"row3", b"row6"]
 PARTITIONS = 3
@@ -112,18 +113,22 @@ class Receivers:
         given = environment(self.folder)
         return given | {"WALFERRY_LEDGER": self.ledger} if self.ledger else given
 
-    def _received(self) -> Received:
+    def _run(self) -> RunLedger:
         ledger = Ledger.open(self._environment()["WALFERRY_LEDGER"], create=False)
         self.opened.callback(ledger.close)
-        return ledger.of(next(run.run_id for run in ledger.runs() if run.name == self.name)).received
+        return ledger.of(next(run.run_id for run in ledger.runs() if run.name == self.name))
 
     def serving(self) -> list[Receiver]:
         """The processes that serve, as the ledger shows them."""
-        return [process for process in self._received().receivers() if process.serves(now_ms())]
+        return [process for process in self._run().received.receivers() if process.serves(now_ms())]
 
     def totals(self) -> dict[str, ReceivedTotal]:
         """What the ledger has of each target table."""
-        return {total.table: total for total in self._received().totals()}
+        return {total.table: total for total in self._run().received.totals()}
+
+    def left_out(self) -> dict[str, LeftOut]:
+        """What was left out of each source table as older."""
+        return left_out(self._run())
 
     def equal(self, deadline_s: float = 120.0) -> None:
         """Wait until both sides have the same. Read by a client of HBase, not by what receives."""

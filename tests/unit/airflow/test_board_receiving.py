@@ -16,6 +16,7 @@ from walferry.airflow.board.app import create_app
 from walferry.airflow.board.data import ROWS_PER_PAGE, Pages, overview, run_page
 from walferry.airflow.board.ledger_cache import LedgerCache
 from walferry.ledger import Ledger, RunLedger
+from walferry.run.notes.left_out import leave_out
 from walferry.run.progress.states import StateName
 
 FIRST = Pages()
@@ -80,12 +81,14 @@ def test_processes_that_serve_come_first_with_what_they_refuse_and_when_they_wer
 def test_each_table_has_what_came_of_it_also_one_of_which_nothing_came(run: RunLedger) -> None:
     come(run, late=1)
     come(run)
+    leave_out(run, "shop:orders", 7)
     found = page_of(run)["receiving"]
     items, orders = found["tables"]["rows"]
     assert (items["table"], items["target"], items["entries"], items["newest_ms"]) == (
         "shop:items", "east:items", 0, None,
     )  # fmt: skip
-    assert [orders[key] for key in ("entries", "cells", "bytes", "calls", "repeated", "late")] == [4, 12, 200, 2, 2, 1]
+    counts = ("entries", "cells", "bytes", "calls", "repeated", "late", "left_out")
+    assert [orders[key] for key in counts] == [4, 12, 200, 2, 2, 1, 7]
     assert found["newest_ms"] == orders["newest_ms"]
     assert found["late"] == 1
 
@@ -114,8 +117,8 @@ def test_who_may_not_see_rows_sees_the_same_processes_and_tables_which_name_none
         "last_refusal_ms",
     }  # fmt: skip
     assert hidden["tables"]["rows"][0].keys() == {
-        "table", "target", "calls", "entries", "cells", "bytes", "repeated", "late", "newest_ms", "last_call_ms",
-            "history",
+        "table", "target", "calls", "entries", "cells", "bytes", "repeated", "late", "left_out", "newest_ms",
+        "last_call_ms", "history",
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture
 def make_spec() -> Callable[..., ResolvedReceiveSpec]:
-    return lambda **keys: ResolvedReceiveSpec.model_validate(KEYS | keys)
+    return lambda **keys: ResolvedReceiveSpec.model_validate(KEYS | keys).at("east-1.example", 16040)
 
 
 @pytest.fixture

@@ -27,8 +27,11 @@ HERE = (0, 5)
 class Process:
     """A receiver with its server."""
 
-    def __init__(self, server: RpcServer, port: int, loop: asyncio.AbstractEventLoop, handler: Receiver[Any]) -> None:
+    def __init__(
+        self, server: RpcServer, port: int, loop: asyncio.AbstractEventLoop, handler: Receiver[Any], standing: Standing
+    ) -> None:
         self.server, self.port, self.loop, self.handler = server, port, loop, handler
+        self.standing = standing
         self.tls: Tls | None = None
         """how a source reaches it"""
         self.name = f"127.0.0.1,{port},1"
@@ -52,7 +55,7 @@ def running(to: Any, tables: Any, start_ms: int | None = None, tls: ServerTls | 
     handler = Receiver(to, tables, standing, start_ms, tls=tls)
     server = RpcServer(handler.handle, host="127.0.0.1", port=0, memory_bytes=1 << 24, read_seconds=5, tls=tls)
     port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
-    made = Process(server, port, loop, handler)
+    made = Process(server, port, loop, handler, standing)
     made.tls = None if tls is None else tls.as_client()
     standing.server = made.name
     try:

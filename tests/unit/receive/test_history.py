@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import SimpleNamespace
@@ -60,7 +61,8 @@ class Cluster:
         monkeypatch.setattr(history, "writer_to", lambda _: None)
         monkeypatch.setattr(history, "send_cells", self._send)
         for name, seconds in (
-            ("SAVE_SECONDS", 0.01), ("AGAIN_SECONDS", 0.01), ("STANDS_SECONDS", 0.02), ("PEER_SECONDS", 0.0),
+            ("SAVE_SECONDS", 0.01), ("AGAIN_SECONDS", 0.01), ("LOOK_SECONDS", 0.0), ("STANDS_SECONDS", 0.02),
+            ("PEER_SECONDS", 0.0),
         ):  # fmt: skip
             monkeypatch.setattr(history, name, seconds)
 
@@ -100,7 +102,7 @@ def run(ledger: Ledger, cluster: Cluster) -> Any:
     record = ledger.open_run("east", "kim", KEYS | {"receive": {"path": None, "history": "scan"}}, "kim", "receive")
     return SimpleNamespace(
         ledger=ledger.of(record.run_id), record=record, source=cluster, target=cluster,
-        log_times=SimpleNamespace(clock_skew_seconds=0.0),
+        log_times=SimpleNamespace(clock_skew_seconds=0.0), tables=[TablePair(source=TABLE, target=TARGET)],
     )  # fmt: skip
 
 
@@ -110,7 +112,7 @@ class Copier:
     def __init__(self, run: Any) -> None:
         self.run = run
         self.wanted = True
-        self.turn = threading.Lock()
+        self.turn, self.looking = threading.Lock(), threading.Lock()
         self.told: list[str] = []
         self.guard: Callable[[], None] = lambda: None
 
@@ -120,7 +122,7 @@ class Copier:
         holding: Any = SimpleNamespace(
             pair=pair, route=SimpleNamespace(limits=limits), check=in_one(), guard=lambda: self.guard()
         )
-        return HistoryCopy(self.run, holding, lambda: self.wanted).go(self.turn, self._tell)
+        return HistoryCopy(self.run, holding, lambda: self.wanted, self.looking).go(self.turn, self._tell)
 
     def _tell(self, text: str) -> None:
         self.told.append(text)
@@ -434,3 +436,29 @@ def test_what_is_mended_is_no_longer_shown_while_the_clocks_are_waited_for(copie
         threading.Event().wait(0.01)
     copier.wanted = False
     waits.join(10)
+
+
+def test_however_many_tables_wait_the_source_is_looked_at_for_one_at_a_time(
+    copier: Copier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[float]()
+
+    def peers(*_: object) -> list[PeerConfig]:
+        looks.append(time.monotonic())
+        return []
+
+    monkeypatch.setattr(history, "peers_here", peers)
+    monkeypatch.setattr(history, "LOOK_SECONDS", 0.1)
+    others = [Copier(copier.run) for _ in range(10)]
+    for other in others:
+        other.looking = copier.looking
+    waiting = [threading.Thread(target=other.go, daemon=True) for other in others]
+    for one in waiting:
+        one.start()
+    while len(looks) < 5:
+        threading.Event().wait(0.01)
+    for other in others:
+        other.wanted = False
+    for one in waiting:
+        one.join(10)
+    assert min(later - before for before, later in pairwise(looks)) >= 0.1

@@ -184,7 +184,7 @@ def test_a_cluster_that_does_not_answer_is_named(spec: ResolvedReceiveSpec, targ
 def test_without_a_target_the_topics_are_examined_and_what_is_wrong_with_them_is_a_refusal(
     source: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = ResolvedKafkaReceiveSpec.model_validate(KAFKA_KEYS)
+    spec = ResolvedKafkaReceiveSpec.model_validate(KAFKA_KEYS).at("east-1.example", 1)
     monkeypatch.setattr(source, "cluster_uuid", lambda: UUID(int=5), raising=False)
     topics = {"topics": {"shop:orders": "shop.orders"}, "partitions": {}, "positions": "walferry.topics.positions"}
     monkeypatch.setattr(into_kafka, "examine_topics", lambda *_: topics)

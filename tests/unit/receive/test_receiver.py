@@ -91,6 +91,13 @@ class Cluster:
             self.processes.append(made)
             yield made
 
+    def left_out(self) -> list[tuple[int, str, int]]:
+        """Process, source table, and how many entries it has left out since the last time."""
+        found: list[tuple[int, str, int]] = []
+        for number, process in enumerate(self.processes):
+            process.standing.record_left_out(lambda table, count, of=number: found.append((of, table, count)))  # type: ignore[misc]
+        return sorted(found)
+
 
 class Tables:
     """What a process holds."""
@@ -111,7 +118,8 @@ class Tables:
     def holding(self, table: str) -> Any:
         if table not in self.held:
             raise not_held(table)
-        return SimpleNamespace(process=self._process, table=table, since_ms=self._cluster.since_ms)
+        pair = TablePair(source={"t2": "old"}.get(table, table), target=table)
+        return SimpleNamespace(process=self._process, table=table, pair=pair, since_ms=self._cluster.since_ms)
 
     def holder(self, table: str) -> str | None:
         place = self._cluster.held.get(table)
@@ -274,21 +282,37 @@ def test_other_requests_than_those_of_replication_are_refused(cluster: Cluster) 
 
 
 @pytest.mark.parametrize("cluster", [{"start_ms": 1700000000000}], indirect=True)
-def test_what_was_written_before_the_start_is_left_out_and_acknowledged(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "walferry.receive.older")
+def test_what_was_written_before_the_start_is_left_out_counted_and_acknowledged(cluster: Cluster) -> None:
     cluster.processes[0].send(edit(1, time=1699999999999), edit(2, time=1700000000000))
-    cluster.processes[0].send(edit(3, time=1))
-    assert cluster.applied == [(0, "t1", [2])]
-    assert "1 entry is left out, written before the start of the run at 2023-11-14 22:13:20 UTC" in caplog.text
+    cluster.processes[0].send(edit(3, time=1), edit(4, table="old", time=1), edit(5, table="old", time=2))
+    cluster.processes[0].send(edit(6))
+    assert cluster.applied == [(0, "t1", [2]), (0, "t1", [6])]
+    assert cluster.left_out() == [(0, "old", 2), (0, "t1", 2)]
+    assert cluster.left_out() == []
 
 
-def test_what_was_written_before_the_copy_of_its_table_is_left_out_and_acknowledged(cluster: Cluster) -> None:
+def test_what_was_written_before_the_copy_of_its_table_is_left_out_counted_and_acknowledged(cluster: Cluster) -> None:
     cluster.since_ms = 1700000000000
     cluster.processes[0].send(edit(1, time=1699999999999), edit(2, time=1700000000000))
-    cluster.processes[1].send(edit(3, time=1))
+    cluster.processes[1].send(edit(3, time=1), edit(4, table="old", time=1))
     assert cluster.applied == [(0, "t1", [2])]
+    assert cluster.left_out() == [(0, "t1", 2), (1, "old", 1)]
+
+
+@pytest.mark.parametrize("cluster", [{"start_ms": 1700000000000}], indirect=True)
+def test_old_edits_of_a_table_that_the_run_does_not_have_are_refused_like_new_ones(cluster: Cluster) -> None:
+    with pytest.raises(RemoteTransientError, match="table foreign is none of the run's"):
+        cluster.processes[0].send(edit(1, time=1), edit(2, table="foreign", time=1))
+    assert cluster.left_out() == []
+
+
+@pytest.mark.parametrize("cluster", [{"start_ms": 1700000000000}], indirect=True)
+def test_what_is_left_out_of_a_refused_call_is_not_counted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "ANSWER_SECONDS", 3.0)
+    cluster.held = {"t1": 0}
+    with pytest.raises(RemoteTransientError):
+        cluster.processes[0].send(edit(1, time=1), edit(2, table="old"))
+    assert cluster.left_out() == []
 
 
 @pytest.mark.parametrize("process", [0, 1])

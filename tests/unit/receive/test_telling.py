@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from walferry.ledger import Ledger, RunLedger
 from walferry.receive import telling as module
 from walferry.receive.start import open_receive
 from walferry.receive.telling import Sums, as_line, telling
+from walferry.run.notes.left_out import leave_out
 from walferry.run.receive_spec import ResolvedReceiveSpec
 
 DEADLINE_S = 20.0
@@ -31,6 +33,8 @@ def test_the_line_tells_what_came_since_the_last_one(run: RunLedger) -> None:
     assert as_line(now.since(before)) == (
         "22:14:20 UTC  10.5 entries/s in 21 calls; 1 refused; shop:orders: newest write 22:14:19 UTC"
     )
+    more = replace(now, left_out=7)
+    assert "in 0 calls; 7 entries left out as older; shop:orders" in as_line(more.since(now))
     assert as_line(now.since(now)).startswith("22:14:20 UTC  0.0 entries/s in 0 calls; shop:orders")
     assert as_line(before.since(now)).endswith("nothing was applied yet")
 
@@ -40,7 +44,10 @@ def test_the_sums_are_those_of_all_processes(run: RunLedger) -> None:
     run.received.beat(refuses(OTHER))
     come(run)
     come(run, table="shop:items")
+    leave_out(run, "shop:orders", 2)
+    leave_out(run, "shop:items", 1)
     sums = Sums.of(run)
+    assert sums.left_out == 3
     assert (sums.entries, sums.calls, sums.refused, set(sums.newest_ms)) == (4, 2, 4, {"shop:items", "shop:orders"})
 
 

@@ -83,7 +83,9 @@ def test_the_example_has_every_key() -> None:
 def test_what_is_not_given_has_its_default() -> None:
     spec = resolved()
     assert (spec.path, spec.receive.memory) == ("/walferry/receive/move", 512 << 20)
-    assert (spec.host, spec.port, spec.writer_kind) == (None, DEFAULT_PORT, WriterKind.RPC)
+    assert (spec.host, spec.port, spec.writer_kind) == (
+        "", DEFAULT_PORT, WriterKind.RPC,
+    )  # fmt: skip
 
 
 def test_the_peer_finds_the_run_below_its_path_in_the_targets_zookeeper() -> None:
@@ -132,7 +134,7 @@ def test_what_is_recorded_is_what_all_processes_share(tmp_path: Path) -> None:
         read = spec_of(run)
         assert isinstance(read, ResolvedReceiveSpec)
         assert (read.tables, read.max_lag, read.path) == (spec.tables, 9, spec.path)
-        assert (read.host, read.receive.memory) == (None, 512 << 20)
+        assert (read.host, read.receive.memory) == ("", 512 << 20)
         other = resolved(tables=tables, max_lag=10, receive={"memory": "1GiB"}).at("there.example", 7)
         assert ledger.open_run(spec.name, "me", other.as_recorded(), "me", "receive").run_id == run.run_id
         moved = resolved(tables=tables, receive={"path": "/other"}).as_recorded()

@@ -12,6 +12,7 @@ from walferry.clock import now_ms, shown_utc
 from walferry.ledger import ReceivedTotal, Receiver, RunLedger, RunRecord
 from walferry.run.heartbeat import ticket_faults
 from walferry.run.notes.history import History, histories
+from walferry.run.notes.left_out import LeftOut, left_out
 from walferry.run.notes.loads import loads_under_way
 from walferry.run.progress.lag import lag_of
 from walferry.run.progress.states import State, StateName, meaning
@@ -53,7 +54,7 @@ class TableReceived(BaseModel):
 
     table: str = Field(description="the source table")
     target: str = Field(description="its name at the target; of a run into Kafka, its topic")
-    calls: int = Field(description="calls that had entries of it")
+    calls: int = Field(description="calls that had entries of it, beside those left out")
     entries: int = Field(description="entries that were applied")
     cells: int = Field(description="cells of these entries")
     bytes: int = Field(description="bytes of these entries")
@@ -62,10 +63,17 @@ class TableReceived(BaseModel):
         description="how far the copy of what the table had already is, in words; empty: nothing is to be copied"
     )
     late: int = Field(description="entries that came after newer ones of their region")
+    left_out: int = Field(
+        description="entries that were left out, since they were written before `receive.start`, or before the copy of "
+        "what the table had, which has them; those of a call that is sent again count again, and those of the last "
+        "second of a killed process may not count"
+    )
     newest_ms: int | None = Field(
         description="the newest write time that was applied, in ms since 1970 (UTC); null: none was"
     )
-    last_call_ms: int | None = Field(description="the last call with entries of it, in ms since 1970 (UTC); null: none")
+    last_call_ms: int | None = Field(
+        description="the last call with entries of it, beside those left out, in ms since 1970 (UTC); null: none"
+    )
     text: str = Field(description="the same in words")
 
 
@@ -102,7 +110,8 @@ def receiving_state(ledger: RunLedger, run: RunRecord) -> State:
         return _copying(run, pending, min(one.since_ms for one in serving))
     totals, began = ledger.received.totals(), min(one.since_ms for one in serving)
     loads = loads_under_way(ledger)
-    last = max((total.last_call_ms for total in totals), default=None)
+    older = [one.at_ms for one in left_out(ledger).values()]
+    last = max([*(total.last_call_ms for total in totals), *older], default=None)
     if now - max(last or 0, began) >= IDLE_MS and not loads:
         came = "the source has sent nothing yet"
         since = began if last is None else last
@@ -173,12 +182,12 @@ def receiving_shown(ledger: RunLedger) -> ReceivingShown | None:
     if run.kind != "receive":
         return None
     totals, topics = {total.table: total for total in ledger.received.totals()}, topics_of(run)
-    copies = histories(ledger) | pending_histories(ledger)
+    copies, older = histories(ledger) | pending_histories(ledger), left_out(ledger)
     return ReceivingShown(
         into_kafka=is_into_kafka(run),
         processes=tuple(_process(one, now) for one in ledger.received.receivers()),
         tables=tuple(
-            _table(table, target, topics.get(table), totals.get(table), copies.get(table))
+            _table(table, target, topics.get(table), totals.get(table), copies.get(table), older.get(table))
             for table, target in target_tables(run).items()
         ),
         left=() if run.state == "running" else tuple(item.name for item in ledger.objects.left("sink")),
@@ -217,13 +226,19 @@ def _process(one: Receiver, now: int) -> ReceiverShown:
 
 
 def _table(
-    table: str, target: str, topic: str | None, total: ReceivedTotal | None, copied: History | None
+    table: str,
+    target: str,
+    topic: str | None,
+    total: ReceivedTotal | None,
+    copied: History | None,
+    older: LeftOut | None,
 ) -> TableReceived:
     sums = total or ReceivedTotal(table, 0, 0, 0, 0, 0, 0, None, None, 0)
     newest = "nothing was applied yet"
     if sums.newest_ms is not None:
         newest = f"newest write {shown_utc(sums.newest_ms, _DAY)}"
     more = [f"{count} {what}" for count, what in ((sums.repeated, "repeated"), (sums.late, "out of order")) if count]
+    before = "" if older is None else f", {older.entries} left out as older"
     place = target if topic is None else f"topic {topic}"
     counts = ", ".join([amount(sums.entries, "entry", "entries"), *more])
     return TableReceived(
@@ -231,10 +246,11 @@ def _table(
             name: getattr(sums, name)
             for name in ("table", "calls", "entries", "cells", "bytes", "repeated", "late", "newest_ms")
         },
+        left_out=0 if older is None else older.entries,
         target=topic or target,
         history="" if copied is None else copied.describe(),
         last_call_ms=None if total is None else total.last_call_ms,
-        text=f"{table} -> {place}: {counts} in {amount(sums.calls, 'call')}; {newest}"
+        text=f"{table} -> {place}: {counts} in {amount(sums.calls, 'call')}{before}; {newest}"
         f"{'' if copied is None else f'; {copied.describe()}'}",
     )
 

@@ -58,6 +58,8 @@ class ClientLog:
     settings: KafkaSettings
     refusal: KafkaError | None = None
     last: KafkaError | None = None
+    last_s: float = -math.inf
+    """when that was told (`time.monotonic`)"""
     disturbed_s: float = -math.inf
     """when a connection last broke, or a request had no answer (`time.monotonic`)"""
     unknown_hosts: set[str] = field(default_factory=set)
@@ -76,7 +78,7 @@ class ClientLog:
     def failed(self, error: KafkaError) -> None:
         """Keep an error that no call returns."""
         if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says less than the one before
-            self.last = error
+            self.last, self.last_s = error, time.monotonic()
         self._note_disturbance(error.str())
         if is_refusal(error):
             self.refusal = error
@@ -110,6 +112,10 @@ class ClientLog:
                 told.code(), f"{told.str()} ({self._broke})" if told.str() != self._broke else self._broke
             )
         return told
+
+    def has_told(self, since_s: float) -> bool:
+        """Whether it has told an error since a moment, as far as is known: see `is_disturbed`."""
+        return self.last_s >= since_s - _SAID_AGAIN_S
 
     def is_disturbed(self, since_s: float) -> bool:
         """Whether a connection may have broken since a moment; the client tells the same only every 30 s."""

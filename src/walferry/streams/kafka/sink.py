@@ -304,8 +304,8 @@ class Sink:
                 self._producer.abort_transaction(5)
         self._began_s = None
         if error.code() not in FENCED:
-            if error.code() == KafkaError._INCONSISTENT and self._log.last is not None:
-                # The error only counts messages.
+            if error.code() == KafkaError._INCONSISTENT and self._log.has_told(time.monotonic() - age_s):
+                # librdkafka's text tells only how many messages failed.
                 doing = f"{doing} ({self._settings.mask(self._log.reason(error).str())})"
             if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._log.denied_topic:
                 doing = f"writing to topic {self._log.denied_topic}"

@@ -189,7 +189,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         source=SimpleNamespace(
             describe=lambda table: None, held_bytes=dict, regions=lambda table: [SimpleNamespace(start=b"")]
         ),
-        target=SimpleNamespace(zk=MemoryZooKeeper().session()),
+        target=SimpleNamespace(zk=MemoryZooKeeper().session(), regions=lambda table: [SimpleNamespace(start=b"")]),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
             record=SimpleNamespace(kind="comparison", state="running"),
@@ -239,7 +239,7 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
         source=SimpleNamespace(
             describe=lambda table: None, held_bytes=dict, regions=lambda table: [SimpleNamespace(start=b"")]
         ),
-        target=SimpleNamespace(zk=MemoryZooKeeper().session()),
+        target=SimpleNamespace(zk=MemoryZooKeeper().session(), regions=lambda table: [SimpleNamespace(start=b"")]),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
             record=SimpleNamespace(kind="comparison", state="running"),

@@ -13,6 +13,7 @@ from walferry.ledger import Ledger, RunLedger
 from walferry.migration.report import render, summary
 from walferry.run.heartbeat import NOTE
 from walferry.run.notes.history import History
+from walferry.run.notes.left_out import leave_out
 from walferry.run.notes.loads import TOLD_MS, tell_of_load
 from walferry.run.progress.lag import RECEIVED_MS, lag_of
 from walferry.run.progress.receiving import IDLE_MS, REFUSING_MS
@@ -242,6 +243,33 @@ def test_the_status_has_processes_tables_and_rate(run: RunLedger, time: Clock) -
         "east-1.example:16040: serves since 2023-11-14 21:18:20 UTC, writes shop:orders; 12 calls, 2 refused, the last "
         "at 2023-11-14 22:16:50 UTC: the target does not answer"
     )
+
+
+def test_what_is_left_out_as_older_adds_up_and_is_shown_of_each_table_also_if_nothing_was_applied(
+    run: RunLedger,
+) -> None:
+    leave_out(run, "shop:orders", 3)
+    leave_out(run, "shop:items", 1)
+    leave_out(run, "shop:orders", 2)
+    come(run)
+    now = status(run)
+    assert now.receiving is not None
+    items, orders = now.receiving.tables
+    assert (items.left_out, orders.left_out) == (1, 5)
+    assert items.text.startswith("shop:items -> east:items: 0 entries in 0 calls, 1 left out as older; nothing")
+    assert orders.text.startswith("shop:orders -> shop:orders: 2 entries, 1 repeated in 1 call, 5 left out as older; ")
+
+
+def test_a_run_that_only_leaves_out_old_entries_for_long_is_not_idle(run: RunLedger, time: Clock) -> None:
+    run.received.beat(receiver())
+    time.now += 1_200_000
+    leave_out(run, "shop:orders", 3)
+    run.received.beat(receiver(since_s=1200))
+    assert state_of(run).name == "receiving"
+    assert "the source has sent nothing that was to be applied yet" in state_of(run).cause
+    time.now += 600_000
+    run.received.beat(receiver(since_s=1800))
+    assert state_of(run).name == "idle"
 
 
 def test_the_rate_is_that_of_the_last_five_minutes(run: RunLedger, time: Clock) -> None:

@@ -52,6 +52,7 @@ export function receiving(found) {
     { text: count(t.calls), class: "number" },
     { text: count(t.repeated), class: "number" },
     { text: count(t.late), class: "number" },
+    { text: count(t.left_out), class: "number" },
     { text: when(t.newest_ms), class: "time" },
     { text: when(t.last_call_ms), class: "time" },
     t.history,
