@@ -64,7 +64,7 @@ def two_windows(clusters: tuple[MiniCluster, MiniCluster]) -> Iterator[Future[da
     """The border between two windows, with edits of WINDOWED on both sides of it. Written beside the other tests:
     by the time they have ended, so have both windows, and nobody waits for the clock."""
     source, target = clusters
-    with ThreadPoolExecutor(1) as thread, HBaseClient(source.address) as here, HBaseClient(target.address) as there:
+    with HBaseClient(source.address) as here, HBaseClient(target.address) as there, ThreadPoolExecutor(1) as thread:
         for client in (here, there):
             client.create_table(WINDOWED, {"f": {"VERSIONS": "9"}})
         yield thread.submit(_edit_around_a_border, here)

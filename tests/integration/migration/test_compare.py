@@ -171,7 +171,7 @@ def test_every_difference_is_found_with_its_row_and_gets_its_class(
     assert found(moved, ROWS) == explained | unexplained
 
 
-def test_sparks_workers_find_the_same_differences_for_the_same_reasons_as_the_process_alone(
+def test_what_sparks_workers_find_in_the_log_is_what_the_process_alone_finds_there(
     moved: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved.source.put(ROWS, [cell(b"r03", b"under way")])

@@ -95,9 +95,10 @@ def _read_again(
     """Both sides of each row; None for those that are equal now."""
     source, target = run.source_address(workers(spark)), run.target_address()
     pair = run.pair(table)
-    borders = sorted({region.start for region in (*run.source.regions(table), *run.target.regions(pair.target))})
     sides: dict[bytes, Compressed[RowSides] | None] = {}
-    rows = sorted(rows)
+    rows = borders = sorted(rows)  # of few rows each goes alone, without a look at hbase:meta
+    if len(rows) > _AT_A_TIME:
+        borders = sorted({region.start for region in (*run.source.regions(table), *run.target.regions(pair.target))})
     for first in range(0, len(rows), _READ_AT_ONCE):
         asked = [
             _Rows(

@@ -170,6 +170,9 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         read.append(len(some))
         return [(row, None if row == rows[0] else Compressed(sides)) for row in some]
 
+    def regions(table: str) -> list[Any]:
+        return [SimpleNamespace(start=b"")]
+
     def look_up(
         run: Run, spark: SparkSession, table: str, questions: dict[bytes, object], applied: set[str], *rest: Any
     ) -> RowLogs:
@@ -186,10 +189,8 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         source_address=lambda workers: HERE,
         target_address=lambda: HERE,
         writing=Writing.read(),
-        source=SimpleNamespace(
-            describe=lambda table: None, held_bytes=dict, regions=lambda table: [SimpleNamespace(start=b"")]
-        ),
-        target=SimpleNamespace(zk=MemoryZooKeeper().session(), regions=lambda table: [SimpleNamespace(start=b"")]),
+        source=SimpleNamespace(describe=lambda table: None, held_bytes=dict, regions=regions),
+        target=SimpleNamespace(zk=MemoryZooKeeper().session(), regions=regions),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
             record=SimpleNamespace(kind="comparison", state="running"),
@@ -236,10 +237,8 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
     verified: list[set[str]] = []
     run: Any = SimpleNamespace(
         writing=Writing.read(),
-        source=SimpleNamespace(
-            describe=lambda table: None, held_bytes=dict, regions=lambda table: [SimpleNamespace(start=b"")]
-        ),
-        target=SimpleNamespace(zk=MemoryZooKeeper().session(), regions=lambda table: [SimpleNamespace(start=b"")]),
+        source=SimpleNamespace(describe=lambda table: None, held_bytes=dict),
+        target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
             record=SimpleNamespace(kind="comparison", state="running"),

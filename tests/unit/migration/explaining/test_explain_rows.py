@@ -139,6 +139,31 @@ def test_a_scan_reads_rows_of_one_region_only() -> None:
     assert list(explain_rows._by_scan([], [b""])) == []
 
 
+@pytest.mark.parametrize(("count", "parts"), [(8, [1] * 8), (9, [4, 5])])
+def test_regions_are_looked_up_for_many_rows_only_and_those_of_both_sides_count(
+    monkeypatch: pytest.MonkeyPatch, count: int, parts: list[int]
+) -> None:
+    asked: list[int] = []
+
+    def fan_out(spark: object, work: object, items: Sequence[Any], *, what: str) -> dict[bytes, None]:
+        asked.extend(len(part) for item in items for part in item.parts)
+        return {row: None for item in items for part in item.parts for row in part}
+
+    def side(*starts: bytes) -> Any:
+        return SimpleNamespace(regions=lambda table: [SimpleNamespace(start=start) for start in starts])
+
+    monkeypatch.setattr(explain_rows, "fan_out", fan_out)
+    rows = [b"r%d" % number for number in reversed(range(count))]
+    run: Any = SimpleNamespace(
+        source_address=lambda workers: "", target_address=lambda: "", source=side(b""), target=side(b"", b"r4"),
+        pair=lambda table: SimpleNamespace(source=table, target=table),
+    )  # fmt: skip
+    if count == len(parts):
+        run.source = run.target = SimpleNamespace()
+    found = explain_rows._read_again(run, None, "t", rows, RULES, Bounds.of_each(1))
+    assert (list(found), asked) == (sorted(rows), parts)
+
+
 def test_what_is_written_and_applied_while_a_row_is_read_is_missing_at_the_target_rather_than_at_the_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
